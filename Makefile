@@ -1,0 +1,35 @@
+# Everything needs only python3 (3.11+), git (2.39+) and make.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help demo test lint bench clean
+help:            ## what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $(STAMP)
+
+demo: $(STAMP)   ## the main job on a small project: 15 tasks, 4 scripted agents, no model
+	@$(BIN)/python -m swarm.demo
+
+lint: $(STAMP)   ## ruff and mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+test: $(STAMP) lint  ## lint, types and the whole test-suite
+	@$(BIN)/python -m pytest -n auto -q
+
+bench: $(STAMP)  ## ratios against rivals in the same run
+	@$(BIN)/python bench/claims.py
+	@$(BIN)/python bench/pick.py
+	@$(BIN)/python bench/slot.py
+	@$(BIN)/python bench/land.py
+	@$(BIN)/python bench/hooks.py
+
+clean:           ## forget the environment and the demo
+	rm -rf $(VENV) .demo build dist *.egg-info
