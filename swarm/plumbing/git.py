@@ -1,0 +1,205 @@
+"""One hermetic git call.
+
+Enters: a git dir, arguments, bytes. Leaves: exit code and bytes, or a GitFault.
+Guards: no configuration, hook, replace ref, filter or signing key but those we wrote ever runs in
+our processes; a call that hangs is ended with its whole process group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from swarm.errors import GitFault, HubUnusable
+
+TIME_LIMIT = 120.0  # seconds; a clone of a huge repository passes its own
+_PASSED = ("PATH", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR")
+
+# Options that no repository's own configuration may override.
+PINNED = (
+    "-c",
+    "core.hooksPath=/dev/null",
+    "-c",
+    "core.fsmonitor=false",
+    "-c",
+    "core.attributesFile=/dev/null",
+    "-c",
+    "core.excludesFile=/dev/null",
+    "-c",
+    "commit.gpgSign=false",
+    "-c",
+    "gc.auto=0",
+    "-c",
+    "maintenance.auto=false",
+    "-c",
+    "core.quotePath=false",
+    "-c",
+    "protocol.file.allow=always",
+    "-c",
+    "merge.renames=true",
+    "-c",
+    "diff.renames=true",
+    "-c",
+    "core.commitGraph=true",
+)
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """The whole environment of a git call: nothing of the user's but PATH and TLS roots."""
+    env = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    env |= {
+        "HOME": "/nonexistent",
+        "LC_ALL": "C",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_EDITOR": "false",
+        "GIT_AUTHOR_NAME": "swarm",
+        "GIT_AUTHOR_EMAIL": "swarm@swarm.invalid",
+        "GIT_COMMITTER_NAME": "swarm",
+        "GIT_COMMITTER_EMAIL": "swarm@swarm.invalid",
+    }
+    return env | extra
+
+
+def program() -> str:
+    """The git that is used.
+
+    Raises:
+        HubUnusable: there is none on PATH.
+    """
+    found = shutil.which("git")
+    if found is None:
+        raise HubUnusable("git is not on PATH", hint="install git 2.39 or newer")
+    return found
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one call ended."""
+
+    code: int  # 128 + signal when a signal ended it
+    out: bytes
+    err: bytes
+
+    @property
+    def text(self) -> str:
+        """Standard output without the last line end."""
+        return self.out.decode("utf-8", "surrogateescape").rstrip("\n")
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.splitlines() if self.out else []
+
+    @property
+    def fields(self) -> list[str]:
+        """Standard output split at NUL: what every `-z` prints."""
+        return self.out.decode("utf-8", "surrogateescape").split("\0")[:-1]
+
+    @property
+    def complaint(self) -> str:
+        return self.err.decode("utf-8", "replace").strip()
+
+
+@dataclass(frozen=True)
+class Git:
+    """Git bound to one git dir, and maybe a work tree and an index of its own.
+
+    `inherit` are descriptors that the child keeps: a slot's flock, so that a free flock means that
+    git is gone too, not only its parent.
+    """
+
+    git_dir: Path
+    work_tree: Path | None = None
+    index: Path | None = None
+    config: tuple[str, ...] = ()
+    inherit: tuple[int, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def argv(self, *args: str) -> list[str]:
+        """The full command line of a call."""
+        argv = [program(), f"--git-dir={self.git_dir}"]
+        if self.work_tree is not None:
+            argv.append(f"--work-tree={self.work_tree}")
+        argv += PINNED
+        for setting in self.config:
+            argv += ["-c", setting]
+        return argv + list(args)
+
+    def full_env(self) -> dict[str, str]:
+        """The environment of a call."""
+        env = environment(**self.env)
+        if self.index is not None:
+            env["GIT_INDEX_FILE"] = str(self.index)
+        return env
+
+    def run(
+        self,
+        *args: str,
+        input: bytes | None = None,
+        ok: Sequence[int] = (0,),
+        timeout: float = TIME_LIMIT,
+        env: Mapping[str, str] | None = None,
+    ) -> Result:
+        """
+        Raises:
+            GitFault: an exit code outside `ok`, or no end within `timeout` seconds (its process
+                group is ended first).
+        """
+        argv = self.argv(*args)
+        try:
+            child = subprocess.Popen(
+                argv,
+                cwd=self.work_tree or self.git_dir,
+                env=self.full_env() | dict(env or {}),
+                stdin=subprocess.PIPE if input is not None else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=self.inherit,
+                process_group=0,
+            )
+        except OSError as error:
+            raise GitFault(f"git {args[0]} did not start", why=str(error)) from error
+        try:
+            out, err = child.communicate(input, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            end_group(child)
+            raise GitFault(
+                f"git {args[0]} did not end within {timeout:.0f} s", why=" ".join(args)
+            ) from None
+        except BaseException:
+            end_group(child)
+            raise
+        code = child.returncode if child.returncode >= 0 else 128 - child.returncode
+        result = Result(code, out, err)
+        if code not in ok:
+            raise GitFault(
+                f"git {args[0]} failed with exit code {code}",
+                why=result.complaint or result.text[-500:] or None,
+            )
+        return result
+
+
+def end_group(child: subprocess.Popen[bytes]) -> None:
+    """SIGTERM to the child's group, SIGKILL two seconds later; returns when it is reaped."""
+    for sig, seconds in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0)):
+        if child.poll() is not None:  # its number may belong to another by now
+            break
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, sig)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(seconds)
+            break
+    for pipe in (child.stdin, child.stdout, child.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
