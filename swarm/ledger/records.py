@@ -335,8 +335,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 R = TypeVar("R", bound=msgspec.Struct)
 
-# -- where each one lies ------------------------------------------------------------------------
-
 
 def task_path(task: str) -> str:
     return f"tasks/{shard(task)}/{task}.md"
@@ -374,8 +372,6 @@ def run_path(run: str) -> str:
 GATE_PATH = "gate.json"
 LANDING_PATH = "landing.json"
 FORMAT_PATH = "format"
-
-# -- bytes ----------------------------------------------------------------------------------------
 
 
 class Undecodable(ValueError):

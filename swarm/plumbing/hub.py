@@ -136,7 +136,6 @@ class Hub:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- reading --------------------------------------------------------------------------------
 
     def tip(self, branch: str) -> str:
         """
@@ -163,7 +162,6 @@ class Hub:
         listing = self.git.run("for-each-ref", "--format=%(objectname) %(refname)", prefix)
         return {name: oid for oid, name in (line.split(" ", 1) for line in listing.lines)}
 
-    # -- writing --------------------------------------------------------------------------------
 
     def batch(self) -> Batch:
         """A place for new objects of one event."""

@@ -1,0 +1,1 @@
+"""A small shop. All amounts are whole cents."""

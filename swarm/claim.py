@@ -1,0 +1,497 @@
+"""The exclusive right to a task: taking it, keeping it, giving it back, losing it.
+
+Enters: a ledger, who asks. Leaves: one outcome value per verb.
+Guards: one winner per task whatever the clocks, names or bytes; a holder that lost its claim is
+fenced; a token never falls and never repeats.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal
+
+import msgspec
+
+from swarm import faults
+from swarm.errors import HubUnusable
+from swarm.ids import new_agent_id, new_nonce
+from swarm.ledger import records
+from swarm.ledger.events import Event
+from swarm.ledger.index import Row
+from swarm.ledger.outcome import SAYS, Bounds, conclude, next_start
+from swarm.ledger.records import Attempts, Last, Lock, Outcome, Undecodable, Work
+from swarm.ledger.store import Draft, Ledger
+from swarm.ledger.view import State, View
+from swarm.plumbing.refs import Move
+from swarm.scope import overlap
+from swarm.similar import near
+from swarm.trailers import one_line
+
+
+@dataclass(frozen=True)
+class Who:
+    """Who asks for a claim."""
+
+    runner: str  # whose beat keeps it: a run's runner, or hand-<agent>
+    agent: str = field(default_factory=new_agent_id)
+    adapter: str = "hand"
+    role: str = ""
+    slot: str = ""
+    run: str = ""
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The rules of `[claims]`."""
+
+    lease: timedelta = timedelta(minutes=15)
+    overlap: Literal["skip", "allow"] = "skip"
+    duplicates: Literal["warn", "refuse", "off"] = "warn"
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """It is ours. `lock_id` is the lock's blob: the byte-for-byte fence."""
+
+    lock: Lock
+    lock_id: str
+    attempts: Attempts
+    near: tuple[str, ...] = ()  # live claims that mean nearly the same
+
+
+@dataclass(frozen=True)
+class HeldBy:
+    """Another holds it."""
+
+    lock: Lock
+    state: State
+
+
+@dataclass(frozen=True)
+class NothingClaimable:
+    """No task is ready for this agent; why, counted."""
+
+    kept_back: tuple[str, ...]  # ready tasks whose paths overlap a live claim's
+    overlaps: tuple[str, ...]  # those claims' tasks
+    other_role: int
+
+
+@dataclass(frozen=True)
+class NotReady:
+    """The named task cannot be claimed now."""
+
+    task: str
+    state: State
+    why: str
+
+
+@dataclass(frozen=True)
+class AlreadyHolding:
+    """This agent has a claim; one at a time."""
+
+    task: str
+
+
+Answer = Claimed | HeldBy | NothingClaimable | NotReady | AlreadyHolding
+
+
+@dataclass(frozen=True)
+class Mine:
+    """What a holder knows of its own claim, and all that it needs to prove it."""
+
+    task: str
+    token: int
+    nonce: str
+    agent: str
+
+    @classmethod
+    def of(cls, lock: Lock) -> Mine:
+        return cls(lock.task, lock.token, lock.nonce, lock.agent)
+
+
+@dataclass(frozen=True)
+class Fenced:
+    """The claim is no longer ours: stop, and change nothing outside the slot."""
+
+    task: str
+    token: int
+    now: str  # who has it, or what became of it
+
+
+def acquire(ledger: Ledger, who: Who, terms: Terms, task: str | None = None) -> Answer:
+    """Claim the named task, or the first ready one in (priority, age, id) order.
+
+    The pick is made again on each new tip, so that racers never pick what is gone.
+
+    Raises:
+        HubUnusable: the hub stayed busy; nothing is claimed.
+
+    Safe: against any number of processes; killed anywhere, the claim is either there with this
+    runner's name or not at all.
+    """
+    nonce = new_nonce()
+
+    def decide(view: View) -> Draft[Claimed] | Answer:
+        live = ledger.index.live(view)
+        for row in live:
+            if row.agent == who.agent:
+                return AlreadyHolding(row.id)
+        found = _pick(ledger, view, who, terms, live, task)
+        if not isinstance(found, Row):
+            return found
+        if terms.duplicates == "refuse":
+            twins = _twins(found, live)
+            if twins:
+                return NotReady(found.id, State.OPEN, f"nearly the same as {', '.join(twins)}")
+        draft = _draft(ledger, view, who, terms, found, nonce)
+        faults.reach("claim.before_transact")
+        return draft
+
+    answer = ledger.append(decide)
+    if not isinstance(answer, Claimed):
+        return answer
+    faults.reach("claim.after_transact")
+    view = ledger.view()
+    held = find_lock(view, answer.lock.task)
+    if held is None or held.nonce != nonce:
+        raise HubUnusable(f"the claim of {answer.lock.task} was written but is not there")
+    faults.reach("claim.after_read_back")
+    lock_id = view.blob_id(records.lock_path(answer.lock.task)) or ""
+    twins: tuple[str, ...] = ()
+    if terms.duplicates == "warn":
+        row = ledger.index.find(view, answer.lock.task)
+        twins = tuple(_twins(row, ledger.index.live(view))) if row else ()
+    return Claimed(answer.lock, lock_id, answer.attempts, twins)
+
+
+def _pick(
+    ledger: Ledger,
+    view: View,
+    who: Who,
+    terms: Terms,
+    live: list[Row],
+    task: str | None,
+) -> Row | Answer:
+    if task is not None:
+        return _named(ledger, view, who, task)
+    kept_back: list[str] = []
+    overlaps: set[str] = set()
+    other_role = 0
+    busy = [row for row in live if row.paths] if terms.overlap == "skip" else []
+    judged: dict[tuple[str, ...], list[str]] = {}
+
+    def wanted(row: Row) -> bool:
+        nonlocal other_role
+        if row.role and row.role != who.role:
+            other_role += 1
+            return False
+        if row.paths and busy:
+            if row.paths not in judged:
+                judged[row.paths] = [b.id for b in busy if overlap(row.paths, b.paths)]
+            if judged[row.paths]:
+                kept_back.append(row.id)
+                overlaps.update(judged[row.paths])
+                return False
+        return _is_truly_ready(view, row)
+
+    row = ledger.index.first_ready(view, wanted)
+    if row is None:
+        return NothingClaimable(tuple(kept_back), tuple(sorted(overlaps)), other_role)
+    return row
+
+
+def _is_truly_ready(view: View, row: Row) -> bool:
+    """The cache only proposes; the ledger's own files decide."""
+    return view.state(row.id) is State.OPEN and all(view.is_landed(n) for n in row.needs)
+
+
+def _named(ledger: Ledger, view: View, who: Who, task: str) -> Row | Answer:
+    state = view.state(task)
+    row = ledger.index.find(view, task)
+    if state in (State.CLAIMED, State.QUEUED, State.HELD):
+        lock = view.lock(task)
+        assert lock is not None
+        return HeldBy(lock, state)
+    if state is not State.OPEN or row is None:
+        return NotReady(task, state, f"it is {state.value}")
+    missing = [n for n in row.needs if not view.is_landed(n)]
+    if missing:
+        return NotReady(task, state, f"needs {', '.join(missing)}")
+    if row.role and who.role != row.role and who.adapter != "hand":
+        return NotReady(task, state, f"only for role {row.role}")
+    return row
+
+
+def _twins(row: Row, live: list[Row]) -> list[str]:
+    return [b.id for b in live if b.id != row.id and near(row.id, b.id)]
+
+
+def _draft(
+    ledger: Ledger, view: View, who: Who, terms: Terms, row: Row, nonce: str
+) -> Draft[Claimed]:
+    before = view.attempts(row.id)
+    start, merge = next_start(before, view.target)
+    token = (before.token if before else 0) + 1
+    now = view.now
+    lock = Lock(
+        task=row.id,
+        token=token,
+        nonce=nonce,
+        agent=who.agent,
+        adapter=who.adapter,
+        role=who.role,
+        slot=who.slot,
+        run=who.run,
+        runner=who.runner,
+        host=who.host,
+        pid=who.pid,
+        boot_id=ledger.clock.boot_id(),
+        claimed_at=now,
+        claimed_monotonic_seconds=ledger.clock.monotonic(),
+        lease_seconds=terms.lease.total_seconds(),
+        base=before.base if before else view.target,
+        start=start,
+        merge=merge,
+    )
+    if before is None:
+        after = Attempts(task=row.id, token=token, base=view.target, since=now)
+    else:
+        after = msgspec.structs.replace(before, token=token, extensions=0, retry_at=None)
+    where = "from the target" if start == view.target else f"from {start[:7]}"
+    if merge is not None:
+        where += f" with {view.target_branch} {merge[:7]} merged in"
+    claimed = Event(
+        kind="claimed",
+        task=row.id,
+        agent=who.agent,
+        token=token,
+        says=f"{who.slot or who.agent} on {who.host} takes attempt {token}, {where}.",
+        edits={
+            records.lock_path(row.id): records.encode(lock),
+            records.attempts_path(row.id): records.encode(after),
+        },
+        trailers={
+            "Swarm-Nonce": nonce,
+            "Swarm-Slot": who.slot,
+            "Swarm-Adapter": who.adapter,
+            "Swarm-Start": start,
+            **({"Swarm-Merge": merge} if merge else {}),
+            "Swarm-Target": view.target,
+        },
+    )
+    return Draft((claimed,), Claimed(lock, "", after))
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an attempt ended, and the work that was saved of it."""
+
+    outcome: Outcome
+    message: str
+    detail: str = ""
+    exit_code: int | None = None
+    paths: tuple[str, ...] = ()  # unresolved or otherwise named
+    work: Work | None = None  # None: the work recorded before stays the newest
+    moves: tuple[Move, ...] = ()  # the work ref, in the same transaction
+
+
+@dataclass(frozen=True)
+class Released:
+    """The task is open again, or parked when `parked` says why."""
+
+    task: str
+    attempts: Attempts
+    parked: records.Parked | None
+
+
+def release(
+    ledger: Ledger, mine: Mine, ending: Ending, bounds: Bounds, *, by: str = ""
+) -> Released | Fenced:
+    """Give a claim back and say why; parks the task when a bound is met, in the same move.
+
+    The claim is recognised by its nonce, never by a host or display name.
+
+    Safe: twice is `Fenced` the second time; killed anywhere, the claim is given back or expires.
+    """
+
+    def decide(view: View) -> Draft[Released] | Fenced:
+        fenced = check_fence(view, mine)
+        if fenced is not None:
+            return fenced
+        if view.blob_id(records.queue_path(mine.task)) is not None:
+            return Fenced(mine.task, mine.token, "its change is queued")
+        events, attempts, parked = conclude_events(view, "released", mine, ending, bounds, by=by)
+        faults.reach("release.before_transact")
+        return Draft(events, Released(mine.task, attempts, parked), ending.moves)
+
+    answer = ledger.append(decide)
+    faults.reach("release.after_transact")
+    return answer
+
+
+def conclude_events(
+    view: View,
+    kind: str,
+    mine: Mine,
+    ending: Ending,
+    bounds: Bounds,
+    *,
+    by: str = "",
+    last: Last | None = None,
+    gone: tuple[str, ...] = (),
+    runner_gone: bool = False,
+    trailers: dict[str, str] | None = None,
+) -> tuple[tuple[Event, ...], Attempts, records.Parked | None]:
+    """The events that end a claim: `kind`, and `parked` when a bound is met.
+
+    `gone` names further ledger files that the event removes (a queue entry).
+    """
+    before = view.attempts(mine.task)
+    if before is None:
+        raise Undecodable(f"{mine.task} is claimed and has no attempts record")
+    task = view.task(mine.task)
+    if task is not None and task.header.strikes is not None:
+        bounds = dataclasses.replace(bounds, strikes=task.header.strikes)
+    if ending.work is not None:
+        before = msgspec.structs.replace(before, work=ending.work)
+    known = last or Last(
+        token=mine.token,
+        outcome=ending.outcome,
+        strike=False,
+        message=one_line(ending.message),
+        detail=ending.detail,
+        exit_code=ending.exit_code,
+        paths=list(ending.paths),
+        ended_at=view.now,
+    )
+    strikes_before = len(before.strikes)
+    after, parked = conclude(before, known, bounds, view.now, runner_gone=runner_gone)
+    is_strike = len(after.strikes) > strikes_before
+    after = msgspec.structs.replace(after, last=msgspec.structs.replace(known, strike=is_strike))
+    edits: dict[str, bytes | None] = {
+        records.lock_path(mine.task): None,
+        records.attempts_path(mine.task): records.encode(after),
+        **dict.fromkeys(gone),
+    }
+    facts = {
+        "Swarm-Outcome": known.outcome,
+        "Swarm-Strike": f"{len(after.strikes)} of {bounds.strikes}" if is_strike else "no",
+        **({"Swarm-By": by} if by else {}),
+        **({"Swarm-Work": ending.work.head} if ending.work else {}),
+        **(trailers or {}),
+    }
+    says = known.message or SAYS[known.outcome]
+    ended = Event(kind, says, edits, mine.task, mine.agent, mine.token, facts)
+    if parked is None:
+        return (ended,), after, None
+    put = Event(
+        "parked",
+        parked.message,
+        {records.parked_path(mine.task): records.encode(parked)},
+        mine.task,
+        mine.agent,
+        mine.token,
+        {"Swarm-Reason": parked.reason},
+    )
+    return (ended, put), after, parked
+
+
+def check_fence(view: View, mine: Mine) -> Fenced | None:
+    """None while the claim is ours; the lock's nonce decides."""
+    lock = find_lock(view, mine.task)
+    if lock is not None and lock.nonce == mine.nonce and lock.token == mine.token:
+        return None
+    if lock is not None:
+        return Fenced(mine.task, mine.token, f"claimed again as attempt {lock.token}")
+    return Fenced(mine.task, mine.token, f"it is {view.state(mine.task).value}")
+
+
+def find_lock(view: View, task: str) -> Lock | None:
+    """The claim's lock, or None when there is none or it does not decode."""
+    try:
+        return view.lock(task)
+    except Undecodable:
+        return None
+
+
+@dataclass(frozen=True)
+class Expired:
+    """The claim was taken away; the task is open, or parked."""
+
+    task: str
+    token: int
+    why: str
+    parked: records.Parked | None
+
+
+@dataclass(frozen=True)
+class Extended:
+    """Unmerged paths: one lease more, at most three times."""
+
+    task: str
+    extensions: int
+
+
+@dataclass(frozen=True)
+class NotExpired:
+    """It changed since it was judged, or its change is sealed."""
+
+    task: str
+    why: str
+
+
+MAX_EXTENSIONS = 3
+
+
+def expire(
+    ledger: Ledger,
+    lock: Lock,
+    lock_id: str,
+    why: str,
+    bounds: Bounds,
+    *,
+    runner_gone: bool,
+    work: Work | None = None,
+    moves: tuple[Move, ...] = (),
+    unmerged: tuple[str, ...] = (),
+) -> Expired | Extended | NotExpired:
+    """Take a claim away whose holder gave no sign of life for longer than its lease.
+
+    `lock_id` is the blob that was judged: any other lock now means it lives again. `work` is what
+    was saved of it, `unmerged` the conflicted paths found in its worktree.
+    """
+    mine = Mine.of(lock)
+
+    def decide(view: View) -> Draft[Expired | Extended] | NotExpired:
+        if view.blob_id(records.lock_path(lock.task)) != lock_id:
+            return NotExpired(lock.task, "the claim changed")
+        if view.blob_id(records.queue_path(lock.task)) is not None:
+            return NotExpired(lock.task, "its change is sealed and waits for the gate")
+        before = view.attempts(lock.task)
+        if before is None:
+            return NotExpired(lock.task, "damaged: no attempts record")
+        if unmerged and not runner_gone and before.extensions < MAX_EXTENSIONS:
+            after = msgspec.structs.replace(before, extensions=before.extensions + 1)
+            event = Event(
+                "extended",
+                f"Unmerged paths in its worktree; extension {after.extensions} of 3.",
+                {records.attempts_path(lock.task): records.encode(after)},
+                lock.task,
+                lock.agent,
+                lock.token,
+                {"Swarm-Extensions": str(after.extensions), "Swarm-Rule": why},
+            )
+            return Draft((event,), Extended(lock.task, after.extensions))
+        ending = Ending("expired", why, work=work, paths=unmerged)
+        events, _, parked = conclude_events(
+            view, "expired", mine, ending, bounds, runner_gone=runner_gone
+        )
+        return Draft(events, Expired(lock.task, lock.token, why, parked), moves)
+
+    return ledger.append(decide)

@@ -1,0 +1,1 @@
+"""All coordination state: one orphan history in the hub, one commit per event."""

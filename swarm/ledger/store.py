@@ -1,0 +1,270 @@
+"""Writing events: compare-and-swap on the ledger's tip, one commit per event.
+
+Enters: a function from a view to events or a refusal. Leaves: what was written, or that refusal.
+Guards: an event is decided on the very tip it lands on, written once however often it is retried,
+and moves with the refs that belong to it or not at all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from swarm.errors import HubUnusable
+from swarm.ids import new_event_id
+from swarm.ledger import records
+from swarm.ledger.clock import Clock, SystemClock
+from swarm.ledger.events import Event, stray_paths
+from swarm.ledger.index import Index
+from swarm.ledger.view import View, read_view
+from swarm.plumbing.hub import LEDGER, Hub
+from swarm.plumbing.objects import edit_tree
+from swarm.plumbing.refs import Busy, Committed, Move, Moved, Refused, Torn, Unknown
+from swarm.trailers import Message, compose, of_commit
+
+T = TypeVar("T")
+R = TypeVar("R")
+AUTHOR = "swarm <ledger@swarm.invalid>"
+BUSY_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Draft(Generic[T]):
+    """What a decision wants written: events in order, the refs that move with them, and a value.
+
+    Refs move before the ledger, in the given order.
+    """
+
+    events: tuple[Event, ...]
+    value: T
+    moves: tuple[Move, ...] = ()
+
+
+@dataclass(frozen=True)
+class Logged:
+    """One ledger commit, read back."""
+
+    oid: str
+    at: datetime
+    message: Message
+
+    @property
+    def kind(self) -> str:
+        return self.message.trailers.get("Swarm-Event", "")
+
+    @property
+    def task(self) -> str:
+        return self.message.trailers.get("Swarm-Task", "")
+
+
+class Ledger:
+    """The ledger of one hub for one target.
+
+    Safe: any number of threads and processes; after a crash anywhere the next call goes on.
+    """
+
+    def __init__(
+        self, hub: Hub, branch: str, cache: Path | None = None, clock: Clock | None = None
+    ) -> None:
+        self.hub = hub
+        self.branch = branch
+        self.clock: Clock = clock or SystemClock()
+        self.index = Index(cache / "state.sqlite" if cache else None)
+
+    def close(self) -> None:
+        self.index.close()
+        self.hub.close()
+
+    def find_view(self) -> View | None:
+        """The present, or None when the hub has no ledger yet.
+
+        Raises:
+            HubUnusable: the ledger has a format that this version does not know.
+        """
+        view = read_view(self.hub, LEDGER, self.branch, self.clock.now)
+        if view is not None:
+            layout = view.raw(records.FORMAT_PATH)
+            if layout != records.LAYOUT:
+                raise HubUnusable(
+                    f"the ledger has format {layout!r}; this swarm knows {records.LAYOUT!r}",
+                    hint="use the version of swarm that wrote it",
+                )
+        return view
+
+    def view(self) -> View:
+        """
+        Raises:
+            HubUnusable: no ledger, or one of an unknown format.
+        """
+        view = self.find_view()
+        if view is None:
+            raise HubUnusable(f"no ledger in {self.hub.path}", hint="swarm init")
+        return view
+
+    def create(self) -> bool:
+        """Write the first commit; False when there is a ledger already."""
+        with self.hub.turn.held():
+            if self.hub.reader.ref(LEDGER) is not None:
+                return False
+            gate = records.Gate(
+                token=0,
+                nonce="",
+                runner=None,
+                host=None,
+                pid=None,
+                boot_id=None,
+                taken_at=None,
+                taken_monotonic_seconds=None,
+                lease_seconds=None,
+            )
+            first = Event(
+                kind="created",
+                says="The ledger begins.",
+                edits={
+                    records.FORMAT_PATH: records.LAYOUT,
+                    records.GATE_PATH: records.encode(gate),
+                },
+            )
+            self._write(None, (first,), (new_event_id(),), ())
+            return True
+
+    def append(self, decide: Callable[[View], Draft[T] | R]) -> T | R:
+        """Decide on the present tip, write, and return the draft's value, or the refusal as it is.
+
+        `decide` may be called several times, each time with a newer view; it must not have effects.
+
+        Raises:
+            HubUnusable: busy or not writable for ten seconds (nothing was written), or git did
+                not answer, and whether it was written is unknown.
+        """
+        ids: list[str] = []
+        deadline = time.monotonic() + BUSY_SECONDS
+        seen: str | None = None
+        pause = 0.01
+        while True:
+            with self.hub.turn.held():
+                view = self.view()
+                decided = decide(view)
+                if not isinstance(decided, Draft):
+                    return decided
+                while len(ids) < len(decided.events):
+                    ids.append(new_event_id())
+                if seen is not None and seen != view.tip and self._is_written(ids[0], seen, view):
+                    return decided.value
+                seen = view.tip
+                trouble = self._write(view, decided.events, tuple(ids), decided.moves)
+            if trouble is None:
+                return decided.value
+            if time.monotonic() > deadline:
+                raise trouble
+            time.sleep(pause)
+            pause = min(pause * 2, 0.5)
+
+    def _write(
+        self,
+        view: View | None,
+        events: tuple[Event, ...],
+        ids: tuple[str, ...],
+        moves: tuple[Move, ...],
+    ) -> HubUnusable | None:
+        """None: written. Otherwise what stands in the way; the caller may decide again.
+
+        Raises:
+            HubUnusable: nothing that another try could change.
+        """
+        batch = self.hub.batch()
+        tip = view.tip if view else None
+        tree = view.tree if view else None
+        at = f"{int(self.clock.now().timestamp())} +0000"
+        changed: set[str] = set()
+        for event, event_id in zip(events, ids, strict=False):
+            stray = stray_paths(event)
+            if stray:
+                raise AssertionError(f"{event.kind} may not touch {stray}")
+            tree = edit_tree(self.hub.reader, batch, tree, event.edits)
+            changed.update(event.edits)
+            tip = batch.commit(tree, [tip] if tip else [], _message(event, event_id), AUTHOR, at)
+        try:
+            batch.write()
+        except OSError as error:
+            raise HubUnusable(
+                f"the hub is not writable: {error.strerror}",
+                why=str(error),
+                hint=f"df -h {self.hub.path}",
+            ) from error
+        old = view.tip if view else None
+        wanted = [m for m in moves if m.old != m.new or m.ref.startswith("refs/heads/")]
+        outcome = self.hub.refs.transact([*wanted, Move(LEDGER, old, tip)])
+        match outcome:
+            case Committed():
+                return None
+            case Moved(refs):
+                return HubUnusable(f"the hub is busy: {', '.join(refs)} moved at every try")
+            case Torn():
+                return HubUnusable(
+                    "the hub is not writable: a ref could not be renamed",
+                    why=f"moved {outcome.moved}, not {outcome.unmoved}",
+                    hint="swarm doctor --fix",
+                )
+            case Busy(locks):
+                ours = [oid for oid in (tip, *(m.new for m in moves)) if oid]
+                self.hub.heal_locks(ours + self._landing_oids(view))
+                return HubUnusable(
+                    "the hub is busy: a lock file is in the way",
+                    why=", ".join(str(path) for path in locks),
+                    hint="swarm doctor --fix",
+                )
+            case Refused(reason):
+                return HubUnusable("the hub refused a write", why=reason, hint="swarm doctor")
+            case Unknown():
+                raise HubUnusable(
+                    "git did not answer: whether it was written is unknown",
+                    hint="swarm log --since 5m",
+                )
+
+    def _landing_oids(self, view: View | None) -> list[str]:
+        landing = view.landing() if view else None
+        return [landing.new] if landing else []
+
+    def _is_written(self, event_id: str, old: str, view: View) -> bool:
+        """Was our event written after all, although the answer was lost?"""
+        for logged in self.iter_log(view.tip, stop=old):
+            if logged.message.trailers.get("Swarm-Event-Id") == event_id:
+                return True
+        return False
+
+    def iter_log(self, tip: str | None = None, stop: str | None = None) -> Iterator[Logged]:
+        """Events, newest first, down to `stop` (not included) or to the first one."""
+        oid = tip or self.hub.reader.ref(LEDGER)
+        while oid is not None and oid != stop:
+            raw = self.hub.reader.commit(oid)
+            yield _logged(oid, raw)
+            head = raw.partition(b"\n\n")[0]
+            parents = [line[7:].decode() for line in head.split(b"\n") if line[:7] == b"parent "]
+            oid = parents[0] if parents else None
+
+
+def _logged(oid: str, raw: bytes) -> Logged:
+    seconds = 0
+    for line in raw.partition(b"\n\n")[0].split(b"\n"):
+        if line.startswith(b"committer "):
+            seconds = int(line.rsplit(b" ", 2)[1])
+    return Logged(oid, datetime.fromtimestamp(seconds).astimezone(), of_commit(raw))
+
+
+def _message(event: Event, event_id: str) -> str:
+    subject = f"{event.kind}: {event.task}" if event.task else event.kind
+    if event.agent:
+        subject += f" by {event.agent}"
+    trailers: dict[str, Any] = {"Swarm-Event": event.kind, "Swarm-Event-Id": event_id}
+    if event.task:
+        trailers["Swarm-Task"] = event.task
+    if event.agent:
+        trailers["Swarm-Agent"] = event.agent
+    if event.token:
+        trailers["Swarm-Token"] = str(event.token)
+    return compose(subject, event.says, trailers | dict(event.trailers))
