@@ -169,6 +169,13 @@ class Stage:
             raise StepFailed(f"{name} is not inside the worktree")
         return path
 
+    def entry(self, name: str) -> Path:
+        """As inside, but of a link the link itself and not what it leads to."""
+        path = self.folder / name
+        if path.name == "..":
+            raise StepFailed(f"{name} is not inside the worktree")
+        return self.inside(str(path.parent / "entry")).with_name(path.name)
+
     def read(self, name: str) -> str:
         try:
             return self.inside(name).read_bytes().decode()
@@ -227,8 +234,8 @@ def _step(table: Any) -> _Step:
         if key not in known:
             raise ValueError(f"unknown key {key} of {kinds[0]}, known: {' '.join(known)}")
     step = msgspec.convert(table, kind)
-    named = (table[kinds[0]], table.get("in"))
-    if any("\0" in word for one in named for word in (one if isinstance(one, list) else [one or ""])):
+    # Paths and words cannot hold one; a file's `text` can.
+    if any("\0" in word for word in (*_words_of(table[kinds[0]]), *_words_of(table.get("in")))):
         raise ValueError(f"{kinds[0]} holds a NUL character")
     match step:
         case Sleep(text) | Wait(within=text):
@@ -242,6 +249,12 @@ def _step(table: Any) -> _Step:
     if isinstance(step, Wait):
         fold(step.wait)
     return step
+
+
+def _words_of(value: Any) -> list[str]:
+    return [
+        word for word in (value if isinstance(value, list) else [value]) if isinstance(word, str)
+    ]
 
 
 # -- playing it -----------------------------------------------------------------------------------
@@ -276,10 +289,7 @@ def _play(step: _Step, stage: Stage) -> None:
         case Replace(name, old, new):
             _replace(stage, name, old, new)
         case Delete(name):
-            # The link itself, not what it leads to; its folder must lie inside all the same.
-            path = stage.folder / name
-            stage.inside(str(path.parent / "x"))
-            path.unlink()
+            stage.entry(name).unlink()
         case Commit(message):
             _run(["git", "add", "-A"])
             _run(["git", "commit", "-q", f"--message={message}"])

@@ -24,7 +24,7 @@ from swarm.ledger.events import Event
 from swarm.ledger.index import Row
 from swarm.ledger.outcome import SAYS, Bounds, conclude, next_start
 from swarm.ledger.records import Attempts, Last, Lock, Outcome, Undecodable, Work
-from swarm.ledger.store import Draft, Ledger
+from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import State, View
 from swarm.plumbing.refs import Move
 from swarm.scope import overlap
@@ -137,18 +137,19 @@ def acquire(ledger: Ledger, who: Who, terms: Terms, task: str | None = None) -> 
     """
     nonce = new_nonce()
 
-    def decide(view: View) -> Draft[Claimed] | Answer:
+    def decide(view: View) -> Draft[Answer]:
         live = ledger.index.live(view)
         for row in live:
             if row.agent == who.agent:
-                return AlreadyHolding(row.id)
+                return refuse(AlreadyHolding(row.id))
         found = _pick(ledger, view, who, terms, live, task)
         if not isinstance(found, Row):
-            return found
+            return refuse(found)
         if terms.duplicates == "refuse":
             twins = _twins(found, live)
             if twins:
-                return NotReady(found.id, State.OPEN, f"nearly the same as {', '.join(twins)}")
+                why = f"nearly the same as {', '.join(twins)}"
+                return refuse(NotReady(found.id, State.OPEN, why))
         draft = _draft(ledger, view, who, terms, found, nonce)
         faults.reach("claim.before_transact")
         return draft
@@ -320,12 +321,12 @@ def release(
     Safe: twice is `Fenced` the second time; killed anywhere, the claim is given back or expires.
     """
 
-    def decide(view: View) -> Draft[Released] | Fenced:
+    def decide(view: View) -> Draft[Released | Fenced]:
         fenced = check_fence(view, mine)
         if fenced is not None:
-            return fenced
+            return refuse(fenced)
         if view.blob_id(records.queue_path(mine.task)) is not None:
-            return Fenced(mine.task, mine.token, "its change is queued")
+            return refuse(Fenced(mine.task, mine.token, "its change is queued"))
         events, attempts, parked = conclude_events(view, "released", mine, ending, bounds, by=by)
         faults.reach("release.before_transact")
         return Draft(events, Released(mine.task, attempts, parked), ending.moves)
@@ -468,14 +469,14 @@ def expire(
     """
     mine = Mine.of(lock)
 
-    def decide(view: View) -> Draft[Expired | Extended] | NotExpired:
+    def decide(view: View) -> Draft[Expired | Extended | NotExpired]:
         if view.blob_id(records.lock_path(lock.task)) != lock_id:
-            return NotExpired(lock.task, "the claim changed")
+            return refuse(NotExpired(lock.task, "the claim changed"))
         if view.blob_id(records.queue_path(lock.task)) is not None:
-            return NotExpired(lock.task, "its change is sealed and waits for the gate")
+            return refuse(NotExpired(lock.task, "its change is sealed and waits for the gate"))
         before = view.attempts(lock.task)
         if before is None:
-            return NotExpired(lock.task, "damaged: no attempts record")
+            return refuse(NotExpired(lock.task, "damaged: no attempts record"))
         if unmerged and not runner_gone and before.extensions < MAX_EXTENSIONS:
             after = msgspec.structs.replace(before, extensions=before.extensions + 1)
             event = Event(

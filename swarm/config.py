@@ -6,6 +6,7 @@ Guards: no key is passed over, no number goes without its unit, no path leaves t
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import math
@@ -29,7 +30,7 @@ MAX_BYTES = 1 << 20  # of a file that people write
 _MAX_NUMBER = 1 << 53  # what JSON readers keep exactly
 _YEAR = timedelta(days=366)
 
-# -- problems ---------------------------------------------------------------------------------
+# -- problems ----------------------------------------------------------------------------------
 
 
 class Problem(msgspec.Struct, frozen=True, order=True):
@@ -63,19 +64,11 @@ def shown(text: str, limit: int = 60) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
 
 
-def closest(name: str, names: Iterable[str]) -> str:
-    """`; did you mean x?`, or nothing."""
-    from difflib import get_close_matches  # only a refusal needs it
-
-    near = get_close_matches(name, list(names), n=1)
-    return f"; did you mean {shown(near[0])}?" if near else ""
-
-
-# -- values: each reader takes what TOML gave and raises ValueError with the words to print -----
+# -- values: each reader takes what TOML gave and raises ValueError with the words to print ----
 
 
 def _value(value: object) -> str:
-    return shown(value if isinstance(value, str) else json.dumps(value, default=str))
+    return shown(json.dumps(value, default=str, ensure_ascii=False))
 
 
 def _text(value: object) -> str:
@@ -221,7 +214,7 @@ def _bracket_fault(body: str) -> str | None:
             return f"has a range that runs backwards: {found}"
     if "[" in _CLASS.sub("", rest):
         return "has a [ without its ]"
-    if _CLASS.search(body) and "\\" in body:
+    if _CLASS.search(rest) and "\\" in body:
         return "mixes a character class and a backslash"
     return None
 
@@ -268,14 +261,14 @@ def _report(value: object) -> str:
     return "" if value == "" else _below(value)
 
 
-_BAD_BRANCH = re.compile(
-    r"^[-/.@]$|^-|\.\.|//|@\{|[\x00-\x20\x7f~^:?*\[\\]|(^|/)\.|[/.]$|\.lock(/|$)"
+_BAD_BRANCH = re.compile(  # git check-ref-format, and nothing that could pass for an option
+    r"^[-/]|^@$|^refs/|\.\.|//|@\{|[\x00-\x20\x7f~^:?*\[\\]|(^|/)\.|[/.]$|\.lock(/|$)"
 )
 
 
 def _branch(value: object) -> str:
     text = _filled(value)
-    if _BAD_BRANCH.search(text) or not text.isprintable() or text.startswith(("refs/", "/")):
+    if _BAD_BRANCH.search(text) or not text.isprintable():
         raise ValueError(f'"{shown(text)}" cannot be the name of a branch')
     return text
 
@@ -357,7 +350,7 @@ ExitCodes = Annotated[tuple[int, ...], _list(_whole(1, 255))]
 Team = Annotated[tuple[tuple[str, int], ...], _team]
 Variables = Annotated[Mapping[str, str], _variables]
 
-# -- the file -----------------------------------------------------------------------------------
+# -- the file ----------------------------------------------------------------------------------
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -519,7 +512,7 @@ class Config(Table, frozen=True, kw_only=True):
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
 
 
-# -- reading --------------------------------------------------------------------------------------
+# -- reading -----------------------------------------------------------------------------------
 
 
 def load(checkout: Path) -> Config:
@@ -573,7 +566,8 @@ class _Reading:
         raw = self.toml(data)
         if raw is None:
             return None
-        if (found := raw.get("format", FORMAT)) != FORMAT or isinstance(found, bool):
+        found = raw.get("format", FORMAT)
+        if type(found) is not int or found != FORMAT:
             # Another format may have other keys: saying that they are unknown would mislead.
             self.fault(("format",), f"this swarm reads format {FORMAT}, got {_value(found)}")
             return None
@@ -584,7 +578,7 @@ class _Reading:
             self.problems.append(Problem(self.label, 0, "file", "larger than 1 MiB"))
             return None
         try:
-            text = data.decode("utf-8-sig").replace("\r\n", "\n")
+            text = data.removeprefix(codecs.BOM_UTF8).decode().replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
             self.problems.append(Problem(self.label, line, "file", "not UTF-8"))
@@ -624,7 +618,7 @@ class _Reading:
         values: dict[str, Any] = {}
         for key, value in raw.items():
             if key not in fields:
-                self.fault((*path, key), _unknown(key, fields, path))
+                self.fault((*path, key), _unknown(key, fields))
                 continue
             field = fields[key]
             read = self.value(field.type, value, (*path, key))
@@ -638,7 +632,7 @@ class _Reading:
         return kind(**values)
 
     def value(self, kind: Any, value: object, path: _Path) -> Any:
-        if isinstance(kind, type) and issubclass(kind, Table):
+        if _is_table(kind):
             table = self.table(kind, value, path)
             return _NOTHING if table is None else table
         if kind == tuple[Check, ...]:
@@ -695,32 +689,27 @@ def _choice(choices: tuple[Any, ...]) -> Callable[[object], Any]:
     return read
 
 
-def _unknown(key: str, fields: Iterable[str], path: _Path) -> str:
-    if near := closest(key, fields):
-        return f"no such key{near}"
-    tables = [
-        Config,
-        *(t for t in (f.type for f in msgspec.structs.fields(Config)) if _is_table(t)),
-    ]
-    for table in (*tables, Check):
-        if table.__name__ and key in (f.encode_name for f in msgspec.structs.fields(table)):
-            return f"no such key here; {_home(table)} has one"
-    return "no such key"
-
-
 def _is_table(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Table)
 
 
-def _home(table: type[Table]) -> str:
-    if table is Config:
-        return "the top of the file, above every [table],"
-    if table is Check:
-        return "[[checks]]"
-    return next(f"[{f.name}]" for f in msgspec.structs.fields(Config) if f.type is table)
+def _unknown(key: str, fields: Iterable[str]) -> str:
+    if near := _closest(key, fields):
+        return f"no such key; did you mean {near}?"
+    tables = {f"[{f.name}]": f.type for f in msgspec.structs.fields(Config) if _is_table(f.type)}
+    for place, table in (tables | {"a [[checks]]": Check}).items():
+        if key in (field.encode_name for field in msgspec.structs.fields(table)):
+            return f"no such key here; {place} has one"
+    return "no such key"
 
 
-# -- where each key stands: tomllib does not say -------------------------------------------------
+def _closest(name: str, names: Iterable[str]) -> str | None:
+    from difflib import get_close_matches  # only a refusal needs it
+
+    return next(iter(get_close_matches(name, list(names), n=1)), None)
+
+
+# -- where each key stands: tomllib does not say -----------------------------------------------
 
 _KEY = re.compile(r"""[ \t]*("(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[A-Za-z0-9_-]+)[ \t]*""")
 _SKIP = re.compile(
@@ -795,7 +784,7 @@ def _next_statement(text: str, at: int, line: int) -> tuple[int, int]:
     return at, line
 
 
-# -- writing ----------------------------------------------------------------------------------------
+# -- writing -----------------------------------------------------------------------------------
 
 
 def starter(

@@ -3,10 +3,10 @@
 Enters: a JSON spec on fd 0, requests on a pipe. Leaves: output files and one JSON line that says
 how it ended. Guards: when this process ends, the tree has ended too, also if the runner was killed.
 
-It runs as a file under `python -I -S` and one copy lives beside every agent, so it imports little:
-no pathlib, typing, dataclasses, subprocess or selectors (9 ms and 3 MB together).
+It runs under `python -I -S`, one process beside every agent, so it imports little: no pathlib,
+typing, dataclasses, subprocess or selectors. It starts in 20 ms and takes 4.4 MB of its own.
 """
-# ruff: noqa: PTH
+# ruff: noqa: PTH105, PTH116, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MARK = "SWARM_MARK"  # in the environment of every process of the tree
 SHIM = "SWARM_SHIM"  # in the environment of shims alone
-HAS_PROC = os.path.exists("/proc/self/stat")
+HAS_PROC = os.access("/proc/self/stat", os.R_OK)
 RUNNER_GONE = "the runner ended"
 
 _TAIL = 64 << 10  # bytes of capped output kept from its end
@@ -253,8 +253,8 @@ def _launch(spec: dict[str, Any], fds: tuple[int, int, int]) -> dict[str, Any]:
             _become(spec, fds)
         except (OSError, ValueError) as error:
             number = error.errno if isinstance(error, OSError) else None
-            why = {"refused": getattr(error, "strerror", None) or str(error), "errno": number}
-            os.write(writing, json.dumps(why).encode())
+            words = getattr(error, "strerror", None) or str(error)
+            os.write(writing, json.dumps({"refused": words, "errno": number}).encode())
         finally:
             os._exit(127)
     os.close(writing)
@@ -520,7 +520,3 @@ def main() -> None:
         if fd is not None:
             os.set_inheritable(fd, False)
     Shim(spec).run()
-
-
-if __name__ == "__main__":
-    main()

@@ -13,12 +13,12 @@ _WORD = re.compile(r"[a-z0-9]+")
 
 # What people put before the thing itself. Two jobs that differ in these alone are one job.
 _VERBS = frozenset(
-    """
+    _WORD.findall("""
     add adjust allow change complete convert correct create delete do drop enable ensure extend
     finish fix handle implement improve introduce investigate make migrate move optimize polish
     provide refactor remove rename repair replace resolve rework rewrite simplify support tidy
     tweak update write
-    """.split()
+    """)
 )
 _FEWEST_SHARED = 2  # one shared word makes siblings, not duplicates
 
@@ -35,11 +35,14 @@ def near(a: str, b: str) -> bool:
     return len(shared) >= _FEWEST_SHARED and shared in (left, right)
 
 
-def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The name that `name` was probably meant to be, or None when nothing is close."""
+def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """The name that `name` was probably meant to be, or None when nothing is close.
+
+    Units: `cutoff` is difflib's ratio: 0 takes anything, 1 only the same.
+    """
     from difflib import get_close_matches  # only a refusal needs it
 
-    return next(iter(get_close_matches(name, list(names), n=1)), None)
+    return next(iter(get_close_matches(name, list(names), n=1, cutoff=cutoff)), None)
 
 
 def _words(text: str) -> frozenset[str]:

@@ -26,8 +26,8 @@ from swarm.plumbing.objects import edit_tree
 from swarm.plumbing.refs import Busy, Committed, Move, Moved, Refused, Torn, Unknown
 from swarm.trailers import Message, compose, of_commit
 
-T = TypeVar("T")
-R = TypeVar("R")
+T = TypeVar("T", covariant=True)
+V = TypeVar("V")
 AUTHOR = "swarm <ledger@swarm.invalid>"
 BUSY_SECONDS = 10.0
 
@@ -36,12 +36,17 @@ BUSY_SECONDS = 10.0
 class Draft(Generic[T]):
     """What a decision wants written: events in order, the refs that move with them, and a value.
 
-    Refs move before the ledger, in the given order.
+    Refs move before the ledger, in the given order. Without events nothing is written: a refusal.
     """
 
     events: tuple[Event, ...]
     value: T
     moves: tuple[Move, ...] = ()
+
+
+def refuse(value: V) -> Draft[V]:
+    """Write nothing and answer `value`."""
+    return Draft((), value)
 
 
 @dataclass(frozen=True)
@@ -132,8 +137,8 @@ class Ledger:
             self._write(None, (first,), (new_event_id(),), ())
             return True
 
-    def append(self, decide: Callable[[View], Draft[T] | R]) -> T | R:
-        """Decide on the present tip, write, and return the draft's value, or the refusal as it is.
+    def append(self, decide: Callable[[View], Draft[V]]) -> V:
+        """Decide on the present tip, write, and return the draft's value.
 
         `decide` may be called several times, each time with a newer view; it must not have effects.
 
@@ -149,8 +154,8 @@ class Ledger:
             with self.hub.turn.held():
                 view = self.view()
                 decided = decide(view)
-                if not isinstance(decided, Draft):
-                    return decided
+                if not decided.events:
+                    return decided.value
                 while len(ids) < len(decided.events):
                     ids.append(new_event_id())
                 if seen is not None and seen != view.tip and self._is_written(ids[0], seen, view):

@@ -136,7 +136,6 @@ class Hub:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-
     def tip(self, branch: str) -> str:
         """
         Raises:
@@ -161,7 +160,6 @@ class Hub:
         """Refs whose names start with the folder `prefix`, with their object ids, by name."""
         listing = self.git.run("for-each-ref", "--format=%(objectname) %(refname)", prefix)
         return {name: oid for oid, name in (line.split(" ", 1) for line in listing.lines)}
-
 
     def batch(self) -> Batch:
         """A place for new objects of one event."""

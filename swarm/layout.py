@@ -1,0 +1,54 @@
+"""Where things lie on disk, beside the user's repository.
+
+Enters: the checkout, or a state folder. Leaves: paths. Guards: every path of ours is below one
+folder, so that a delete can prove it stays inside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`app.swarm/` beside `app/`."""
+
+    root: Path
+    hub: Path  # usually root/hub.git; another bare repository when the configuration says so
+
+    @property
+    def slots(self) -> Path:
+        """`s1.git`, `s1`, ...: a repository per slot and its worktree."""
+        return self.root / "slots"
+
+    @property
+    def gate(self) -> Path:
+        """The same for checks: `g1.git`, `g1`."""
+        return self.root / "gate"
+
+    @property
+    def runs(self) -> Path:
+        """`<runner>.alive`, `<run>/run.json`, `<run>/<task>/<token>/...`."""
+        return self.root / "runs"
+
+    @property
+    def checks(self) -> Path:
+        """Check output, capped."""
+        return self.root / "checks"
+
+    @property
+    def cache(self) -> Path:
+        """May be deleted at any time."""
+        return self.root / "cache"
+
+    def attempt(self, run: str, task: str, token: int) -> Path:
+        """The folder of one attempt: prompt, transcript, outcome."""
+        return self.runs / (run or "hand") / task / str(token)
+
+
+def beside(checkout: Path, hub: str) -> Layout:
+    """The layout of a checkout whose configuration names `hub` (relative to the checkout)."""
+    checkout = checkout.resolve()
+    root = checkout.with_name(checkout.name + ".swarm")
+    return Layout(root, (checkout / hub).resolve())

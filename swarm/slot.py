@@ -1,0 +1,459 @@
+"""One place for an agent: a repository of its own and one worktree at a path that never changes.
+
+Enters: a claim, the hub. Leaves: an opened worktree at the attempt's start.
+Guards: an agent's git reaches nothing but its slot; nothing of an agent's runs in our processes;
+a slot whose flock is held by another is never touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from swarm import faults
+from swarm.errors import GitFault
+from swarm.plumbing.git import Git
+from swarm.plumbing.hub import Hub
+from swarm.plumbing.install import hook_bytes
+
+MARKERS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
+
+
+class Conflicted(msgspec.Struct, frozen=True, kw_only=True):
+    """A path that opening left in conflict."""
+
+    markers: bool  # it got marker lines; else modify/delete or binary
+    size: int | None  # of the file as we left it, None when there is none
+    mtime_ns: int | None
+
+
+class Occupant(msgspec.Struct, frozen=True, kw_only=True):
+    """`<slot>.json`: whose worktree this is. Removed first and written last at opening."""
+
+    format: Literal[1] = 1
+    task: str
+    token: int
+    nonce: str
+    agent: str
+    run: str
+    base: str
+    start: str
+    merge: str | None
+    head: str  # where HEAD stood after opening
+    conflicted: dict[str, Conflicted] = {}
+
+
+@dataclass(frozen=True)
+class Furnishing:
+    """What a worktree needs beyond the commit; from `[worktree]`."""
+
+    checkout: Path | None = None  # where copied and shared files come from
+    copies: tuple[str, ...] = ()  # ignored files of the checkout, already matched
+    keep: tuple[str, ...] = ()
+    share: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    sparse: tuple[str, ...] = ()
+    user_excludes: str = ""  # text of the user's own excludes file
+    trailers: dict[str, str] = field(default_factory=dict)  # for the prepare-commit-msg hook
+    paths: tuple[str, ...] = ()  # the task's declared paths, for the scope guard
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The worktree stands at the attempt's start."""
+
+    head: str
+    conflicted: tuple[str, ...]  # paths left with markers or unmerged
+    is_new: bool
+
+
+class Slot:
+    """One slot, its flock held for the life of this object.
+
+    Safe: exactly one process has it; the flock is inherited by every git call of ours in the slot
+    and by nothing else, so that a free flock means that git is gone too.
+    """
+
+    def __init__(self, folder: Path, name: str, hub: Hub, fd: int) -> None:
+        self.folder = folder
+        self.name = name
+        self.hub = hub
+        self.fd = fd
+        self.repo = folder / f"{name}.git"
+        self.tree = folder / name
+        self.own = folder / f"{name}.own"
+        self.record = folder / f"{name}.json"
+        self.is_saved = False  # everything in it was captured by us while we held the flock
+
+    @classmethod
+    def take(cls, folder: Path, name: str, hub: Hub) -> Slot | None:
+        """The slot, or None when another process has it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        fd = os.open(folder / f"{name}.flock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        return cls(folder, name, hub, fd)
+
+    @classmethod
+    def take_free(cls, folder: Path, prefix: str, hub: Hub, limit: int = 1000) -> Slot:
+        """The first slot `<prefix>1`, `<prefix>2`, ... that nobody has."""
+        for number in range(1, limit):
+            slot = cls.take(folder, f"{prefix}{number}", hub)
+            if slot is not None:
+                return slot
+        raise AssertionError(f"{limit} slots are taken")
+
+    def close(self) -> None:
+        """Let the slot go."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    @property
+    def admin(self) -> Path:
+        """The worktree's git dir."""
+        return self.repo / "worktrees" / self.name
+
+    @property
+    def slot_git(self) -> Git:
+        """Git as opening uses it, after the configuration was rewritten."""
+        return Git(self.admin, work_tree=self.tree, inherit=(self.fd,))
+
+    @property
+    def own_git(self) -> Git:
+        """Git for an agent's worktree: our git dir, our index, the slot's objects borrowed."""
+        return Git(self.own, work_tree=self.tree, index=self.own / "index", inherit=(self.fd,))
+
+    def occupant(self) -> Occupant | None:
+        """Whose work lies in the worktree, or None when opening never finished."""
+        try:
+            return msgspec.json.decode(self.record.read_bytes(), type=Occupant)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def head(self) -> str | None:
+        """HEAD's commit as the agent left it, on whatever branch; None when it names none.
+
+        Reads files only: the agent's configuration could stop or steer a git call.
+        """
+        text = _read_small(self.admin / "HEAD")
+        for _ in range(5):
+            if text is None:
+                return None
+            text = text.strip()
+            if not text.startswith("ref: "):
+                return text if len(text) in (40, 64) and self._has(text) else None
+            text = self._ref(text[5:])
+        return None
+
+    def _ref(self, name: str) -> str | None:
+        if not name.startswith("refs/") or ".." in name:
+            return None
+        for root in (self.admin, self.repo):
+            text = _read_small(root / name)
+            if text is not None:
+                return text
+        packed = _read_small(self.repo / "packed-refs", limit=1 << 24) or ""
+        for line in packed.splitlines():
+            oid, _, ref = line.partition(" ")
+            if ref == name:
+                return oid
+        return None
+
+    def _has(self, oid: str) -> bool:
+        found = self.own_git.run("cat-file", "-t", oid, ok=(0, 1, 128))
+        return found.code == 0 and found.text == "commit"
+
+    def merge_heads(self) -> list[str]:
+        """What an unfinished merge still has to bring in."""
+        text = _read_small(self.admin / "MERGE_HEAD") or ""
+        return [line for line in text.split() if len(line) in (40, 64) and self._has(line)]
+
+    def open(self, occupant: Occupant, furnishing: Furnishing) -> Opened:
+        """Check out the attempt's start, merge the target in when the claim says so, furnish.
+
+        What lies in the worktree must have been captured before.
+
+        Raises:
+            GitFault: git cannot check out or merge (a full disk, a missing object); the slot has
+                no occupant then and is opened again from scratch.
+
+        Safe: killed anywhere, the next opening starts over.
+        """
+        self.record.unlink(missing_ok=True)
+        is_new = not self.admin.is_dir() or not self._is_real_tree()
+        self._rewrite(furnishing)
+        git = self.slot_git
+        if not is_new and (self.own / "index").is_file():
+            shutil.copyfile(self.own / "index", self.admin / "index")
+        git.run("checkout", "-q", "-f", "-B", occupant.task, occupant.start, timeout=1800)
+        faults.reach("worktree.after_add")
+        kept = [arg for path in (*furnishing.keep,) for arg in ("-e", "/" + path.strip("/"))]
+        git.run("clean", "-ffdxq", *kept, timeout=1800)
+        conflicted = self._merge(occupant) if occupant.merge else {}
+        self._furnish(furnishing)
+        shutil.copyfile(self.admin / "index", self.own / "index")
+        head = self.head()
+        if head is None:
+            raise GitFault(f"slot {self.name} has no HEAD after opening")
+        (self.own / "HEAD").write_text(head + "\n", "ascii")
+        done = msgspec.structs.replace(occupant, head=head, conflicted=conflicted)
+        _write_file(self.record, msgspec.json.encode(done))
+        self.is_saved = False
+        return Opened(head, tuple(conflicted), is_new)
+
+    def check_out(self, commit: str, keep: Sequence[str]) -> None:
+        """Put a gate worktree at exactly this commit, cleaned but for kept paths.
+
+        Raises:
+            GitFault: the worktree could not be put there.
+        """
+        if not self.admin.is_dir() or not self._is_real_tree():
+            self._rewrite(Furnishing())
+        (self.admin / "index.lock").unlink(missing_ok=True)
+        git = self.slot_git
+        git.run("checkout", "-q", "-f", "--detach", commit, timeout=1800)
+        self.clean(keep)
+
+    def clean(self, keep: Sequence[str]) -> None:
+        """Remove everything that is neither tracked nor kept."""
+        kept = [arg for path in keep for arg in ("-e", "/" + path.strip("/"))]
+        self.slot_git.run("clean", "-ffdxq", *kept, timeout=1800)
+
+    def changed_tracked(self) -> list[str]:
+        """Tracked files that differ from HEAD, by name."""
+        git = self.slot_git
+        git.run("update-index", "-q", "--refresh", ok=(0, 1))
+        return git.run("diff-index", "--name-only", "-z", "HEAD").fields
+
+    def _is_real_tree(self) -> bool:
+        with contextlib.suppress(OSError):
+            return stat.S_ISDIR(self.tree.lstat().st_mode)
+        return False
+
+    def _rewrite(self, furnishing: Furnishing) -> None:
+        """Make the slot's repository ours again: config, hooks, info, alternates, no refs."""
+        if not (self.repo / "objects").is_dir():
+            Git(self.folder).run(
+                "init",
+                "--quiet",
+                "--bare",
+                "--template=",
+                f"--object-format={self.hub.hash_name}",
+                str(self.repo),
+            )
+        for name in ("hooks", "refs", "logs", "info"):
+            _remove_tree(self.repo / name)
+        for name in ("packed-refs", "config.worktree", "ORIG_HEAD", "FETCH_HEAD", "shallow"):
+            _remove_tree(self.repo / name)
+        for folder in ("refs/heads", "info", "hooks", "objects/info"):
+            (self.repo / folder).mkdir(parents=True, exist_ok=True)
+        _write_file(self.repo / "HEAD", b"ref: refs/heads/none\n")
+        _write_file(self.repo / "config", self._config().encode())
+        alternates = f"{self.hub.path / 'objects'}\n".encode()
+        _write_file(self.repo / "objects/info/alternates", alternates)
+        exclude = _exclude_text(furnishing)
+        _write_file(self.repo / "info/exclude", exclude)
+        self._write_hooks(furnishing)
+        if self.admin.is_dir():
+            for path in self.admin.iterdir():
+                _remove_tree(path)
+        self.admin.mkdir(parents=True, exist_ok=True)
+        _write_file(self.admin / "HEAD", b"ref: refs/heads/none\n")
+        _write_file(self.admin / "commondir", b"../..\n")
+        _write_file(self.admin / "gitdir", f"{self.tree / '.git'}\n".encode())
+        if not self._is_real_tree():
+            self.tree.unlink(missing_ok=True)  # a symlink or a file that an agent put there
+            self.tree.mkdir()
+        _remove_tree(self.tree / ".git")
+        _write_file(self.tree / ".git", f"gitdir: {self.admin}\n".encode())
+        self._rewrite_own(exclude)
+
+    def _rewrite_own(self, exclude: bytes) -> None:
+        for folder in ("objects/info", "refs", "info"):
+            (self.own / folder).mkdir(parents=True, exist_ok=True)
+        if not (self.own / "HEAD").exists():
+            _write_file(self.own / "HEAD", b"ref: refs/heads/none\n")
+        version, extension = self._format()
+        text = f"[core]\n\trepositoryformatversion = {version}\n\tbare = false\n{extension}"
+        text += "[uploadpack]\n\tallowAnySHA1InWant = true\n"
+        _write_file(self.own / "config", text.encode())
+        borrowed = f"{self.repo / 'objects'}\n{self.hub.path / 'objects'}\n".encode()
+        _write_file(self.own / "objects/info/alternates", borrowed)
+        _write_file(self.own / "info/exclude", exclude)
+
+    def _format(self) -> tuple[int, str]:
+        if self.hub.hash_name == "sha1":
+            return 0, ""
+        return 1, f"[extensions]\n\tobjectFormat = {self.hub.hash_name}\n"
+
+    def _config(self) -> str:
+        version, extension = self._format()
+        return (
+            f"[core]\n\trepositoryformatversion = {version}\n\tbare = true\n"
+            f"\thooksPath = {_quoted(self.repo / 'hooks')}\n\tlogAllRefUpdates = false\n"
+            "\tfsmonitor = false\n"
+            f"{extension}"
+            "[user]\n\tname = swarm agent\n\temail = agent@swarm.invalid\n"
+            "[commit]\n\tgpgSign = false\n[tag]\n\tgpgSign = false\n"
+            "[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n"
+            "[merge]\n\tconflictStyle = diff3\n[rerere]\n\tenabled = false\n"
+        )
+
+    def _write_hooks(self, furnishing: Furnishing) -> None:
+        folder = self.repo / "hooks"
+        for name in ("pre-commit", "prepare-commit-msg"):
+            data = hook_bytes(name)
+            if data is not None:
+                _write_file(folder / name, data)
+                (folder / name).chmod(0o755)
+        facts = "".join(f"{key}={value}\n" for key, value in furnishing.trailers.items())
+        _write_file(folder / "swarm-task", facts.encode())
+        _write_file(folder / "swarm.paths", "".join(f"{p}\n" for p in furnishing.paths).encode())
+        _write_file(folder / "swarm.mode", b"warn\n")
+
+    def _merge(self, occupant: Occupant) -> dict[str, Conflicted]:
+        assert occupant.merge is not None
+        git = self.slot_git
+        merged = git.run(
+            "-c",
+            "merge.conflictStyle=diff3",
+            "-c",
+            "rerere.enabled=false",
+            "merge",
+            "--quiet",
+            "--no-commit",
+            "--no-ff",
+            "--no-verify",
+            occupant.merge,
+            ok=(0, 1),
+            timeout=600,
+        )
+        if merged.code == 1:
+            paths = git.run("diff", "--name-only", "--diff-filter=U", "-z").fields
+            if not paths:
+                raise GitFault("git merge failed without a conflict", why=merged.complaint)
+            return {path: self._conflicted(path) for path in sorted(set(paths))}
+        if (self.admin / "MERGE_HEAD").exists():
+            git.run(
+                "commit",
+                "--quiet",
+                "--no-verify",
+                "-m",
+                f"Merge the target {occupant.merge[:10]} into {occupant.task}",
+            )
+        return {}
+
+    def _conflicted(self, path: str) -> Conflicted:
+        try:
+            status = (self.tree / path).lstat()
+            content = (self.tree / path).read_bytes() if stat.S_ISREG(status.st_mode) else b""
+        except OSError:
+            return Conflicted(markers=False, size=None, mtime_ns=None)
+        return Conflicted(
+            markers=has_markers(content), size=status.st_size, mtime_ns=status.st_mtime_ns
+        )
+
+    def _furnish(self, furnishing: Furnishing) -> None:
+        source = furnishing.checkout
+        if source is None:
+            return
+        for name in furnishing.copies:
+            place = self.tree / name
+            with contextlib.suppress(FileNotFoundError):
+                if place.parent.resolve().is_relative_to(self.tree.resolve()):
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(source / name, place, follow_symlinks=False)
+        for name in furnishing.share:
+            place = self.tree / name
+            if not os.path.lexists(place) and (source / name).exists():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.symlink_to((source / name).resolve())
+
+
+def has_markers(content: bytes) -> bool:
+    """Does it hold a whole conflict as git writes one, and not merely a heading of seven `=`?"""
+    stage = 0
+    for line in content.split(b"\n"):
+        line = line.rstrip(b"\r")
+        if line.startswith(MARKERS[0] + b" "):
+            stage = 1
+        elif stage == 1 and line == MARKERS[2]:
+            stage = 2
+        elif stage == 2 and line.startswith(MARKERS[3] + b" "):
+            return True
+    return False
+
+
+def has_marker_line(content: bytes) -> bool:
+    """Does any line look like one of git's, as an agent leaves them half resolved?"""
+    for line in content.split(b"\n"):
+        if line.startswith((MARKERS[0] + b" ", MARKERS[3] + b" ", MARKERS[1] + b" ")):
+            return True
+    return False
+
+
+def _exclude_text(furnishing: Furnishing) -> bytes:
+    lines = [furnishing.user_excludes.rstrip("\n")] if furnishing.user_excludes else []
+    lines += furnishing.exclude
+    for path in (*furnishing.copies, *furnishing.keep, *furnishing.share):
+        lines.append("/" + _glob_quoted(path.strip("/")))
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
+
+
+def _glob_quoted(path: str) -> str:
+    return "".join("\\" + c if c in "*?[\\ " else c for c in path)
+
+
+def _quoted(path: Path) -> str:
+    text = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
+
+
+def _read_small(path: Path, limit: int = 65536) -> str | None:
+    """A small regular file's text, or None; never follows a symlink, never blocks on a fifo."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        return os.read(fd, limit).decode("utf-8", "replace")
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    """Replace a file whole; what an agent left at its place (a folder, a link) goes first."""
+    if path.is_symlink() or path.is_dir():
+        _remove_tree(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove what is at a path inside a slot; a symlink is unlinked, never followed."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(mode):
+        shutil.rmtree(path)
+    else:
+        path.unlink()
