@@ -47,6 +47,7 @@ def build_slot(at: Path) -> tuple[Path, Path]:
     git("add", "-A", cwd=seed)
     git(*identity, "commit", "-q", "-m", "Seed", cwd=seed)
     git("clone", "-q", "--bare", seed, hub, cwd=at)
+    git("repack", "-adq", cwd=hub)
     git("clone", "-q", "--bare", "--shared", hub, slot, cwd=at)
     for key, value in {
         "user.name": "bench",

@@ -375,7 +375,9 @@ def _probe(
         try:
             yield process, output
         finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+            # Not yet waited for, so its number and its group's are still its own. (macOS answers
+            # EPERM for a group of zombies.)
+            with contextlib.suppress(PermissionError):
                 os.killpg(process.pid, signals.SIGKILL)
             process.wait()
 
@@ -385,10 +387,12 @@ def _version_said(
 ) -> str | None:
     if process is None:
         return None
-    try:
-        if process.wait(max(0.0, deadline - time.monotonic())) != 0:
+    look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    while (ended := os.waitid(os.P_PID, process.pid, look)) is None:
+        if time.monotonic() >= deadline:
             return None
-    except subprocess.TimeoutExpired:
+        time.sleep(0.01)
+    if (ended.si_code, ended.si_status) != (os.CLD_EXITED, 0):
         return None
     output.seek(0)
     said = _VERSION.search(output.read(4096).decode(errors="replace"))

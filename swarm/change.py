@@ -115,7 +115,8 @@ def capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
         return Captured(
             head, head, was, len(found.tracked), len(found.new), rescue, unresolved=unresolved
         )
-    new_head, rescue = head, None
+    new_head = head
+    withheld: str | None = None
     if found.tracked or found.new or nested or merging:
         tree = _stage(slot, git, found.tracked + found.new, nested, rules, found)
         if tree != git.run("rev-parse", f"{head}^{{tree}}").text or merging:
@@ -123,7 +124,7 @@ def capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
             new_head = _commit(git, tree, [head, *merging], told)
             (slot.own / "HEAD").write_text(new_head + "\n", "ascii")
     if found.withheld:
-        rescue = _withheld(slot, git, new_head, found.withheld)
+        withheld = _withheld(slot, git, new_head, found.withheld)
     faults.reach("seal.after_commit")
     return Captured(
         head,
@@ -131,7 +132,7 @@ def capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
         was,
         len(found.tracked),
         len(found.new),
-        rescue,
+        withheld,
         secret=tuple(found.secret),
         large=tuple(found.large),
         unreadable=tuple(found.unreadable),
@@ -292,8 +293,7 @@ def _nested_files(slot: Slot, folder: str, rules: Rules, found: _Leftovers) -> l
         path = f"{folder}/{name}"
         if path.endswith("/"):
             inner = path.rstrip("/")
-            _nested_inner = _nested_files(slot, inner, rules, found)
-            found.new += [p for p in _nested_inner if p not in found.new]
+            _nested_files(slot, inner, rules, found)
         else:
             _sort_new(slot.tree, path, rules, found)
     index.unlink(missing_ok=True)

@@ -37,15 +37,20 @@ POINTS = (
 _hits: dict[str, int] = {}
 
 
-def reach(point: str) -> None:
-    """Die here by SIGKILL when armed: `SWARM_FAULTS=1 SWARM_CRASH_AT=name[:n]`, n-th time."""
+def is_armed(point: str) -> bool:
+    """Is this the point to die at, at this hit? Counts the hit."""
     if point not in POINTS:
         raise ValueError(f"{point} is not a named crash point")
     if os.environ.get("SWARM_FAULTS") != "1":
-        return
+        return False
     wanted, _, count = os.environ.get("SWARM_CRASH_AT", "").partition(":")
     if wanted != point:
-        return
+        return False
     _hits[point] = _hits.get(point, 0) + 1
-    if _hits[point] >= int(count or "1"):
+    return _hits[point] >= int(count or "1")
+
+
+def reach(point: str) -> None:
+    """Die here by SIGKILL when armed: `SWARM_FAULTS=1 SWARM_CRASH_AT=name[:n]`, n-th time."""
+    if is_armed(point):
         os.kill(os.getpid(), signal.SIGKILL)

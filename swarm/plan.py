@@ -65,7 +65,7 @@ class Plan:
     problems: tuple[Problem, ...] = ()  # sorted; with any, no draft may be used
 
 
-# -- reading ----------------------------------------------------------------------------------
+# -- reading -----------------------------------------------------------------------------------
 
 
 def read_folder(folder: Path, label: str | None = None) -> Plan:
@@ -205,7 +205,7 @@ def _is_header(lines: Sequence[str], empty: bool = False) -> bool:
     return any(key in _KEYS or nearest(key, _KEYS, cutoff=0.8) for key in keys)
 
 
-# -- values -------------------------------------------------------------------------------------
+# -- values ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,10 +376,11 @@ class _Drafting:
             self.fault(line, "header", "opens with --- and is never closed by another ---")
             return None
         values, lines = self.header(section.header, line)
+        draft = self.draft(values, lines, section.body, line, default_id)
         if default_id is None and not {"id", "title"} & values.keys():
             self.fault(line, "id", "several tasks in one file: each needs an id or a title")
             return None
-        return self.draft(values, lines, section.body, line, default_id)
+        return draft
 
     def untrusted(self, values: Mapping[str, object], body: str, line: int) -> Draft | None:
         """A task that came without a file: its id is given, or its title folded."""
@@ -449,7 +450,8 @@ class _Drafting:
                     self.fault(lines.get(key, line), key, str(error))
         title = read.pop("title", "") or default_title(body)
         if not title:
-            self.fault(line, "body", "no title and no text: say what should be done")
+            if not values.get("title"):  # else that was the problem
+                self.fault(line, "body", "no title and no text: say what should be done")
             return None
         spelled = read.pop("id", None)
         id_line = lines.get("id", 0)
@@ -535,7 +537,7 @@ def _cut(title: str) -> str:
     return title[: _TITLE_LENGTH - 3].rsplit(" ", 1)[0] + "..."
 
 
-# -- checking -----------------------------------------------------------------------------------
+# -- checking ----------------------------------------------------------------------------------
 
 
 def check(
@@ -678,7 +680,7 @@ def _shortest_cycle(
     raise AssertionError(f"{start} is in a knot and in no cycle")
 
 
-# -- other sources --------------------------------------------------------------------------------
+# -- other sources -----------------------------------------------------------------------------
 
 
 class _Issue(msgspec.Struct, frozen=True):
@@ -770,7 +772,7 @@ def _from_json(value: object) -> object:
             return value
 
 
-# -- writing ------------------------------------------------------------------------------------
+# -- writing -----------------------------------------------------------------------------------
 
 
 def render(draft: Draft, name: str = "") -> str:
@@ -789,6 +791,7 @@ def render(draft: Draft, name: str = "") -> str:
             header,
             Dumper=yaml.CSafeDumper,
             sort_keys=False,
+            default_flow_style=None,  # lists in one line
             allow_unicode=True,
             width=1 << 30,  # a value never goes on in a second line
         )

@@ -35,6 +35,8 @@ SIGNALS = ("SIGINT", "SIGTERM", "SIGKILL")
 # comes last, so that nothing installed beside it can replace a module of the standard library.
 _RUN_SHIM = "import sys; sys.path.append(sys.argv[1]); from swarm.shim import main; main()"
 _PACKAGE_FOLDER = str(Path(shim.__file__).parent.parent)
+# A Python built with a shared library may find it by these alone; the program does not get them.
+_LOADER = {k: os.environ[k] for k in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if k in os.environ}
 _START_SECONDS = 60.0  # a shim needs 0.03; an overloaded machine much more
 _MOST_WHY = 1000  # characters; a request fits a pipe's atomic write
 _POLL_SECONDS = 0.05
@@ -163,14 +165,14 @@ def start(spec: Spec) -> Child:
             stdout=subprocess.DEVNULL,
             stderr=files[-1],  # a traceback of the shim
             cwd="/",
-            env={shim.MARK: spec.mark, shim.SHIM: "1"},
+            env={shim.MARK: spec.mark, shim.SHIM: "1", **_LOADER},
             pass_fds=[fd for fd in fds if fd is not None],
             start_new_session=True,
         )
         ours.pop_all()
     child = Child(spec, process, asking, hearing)
     try:
-        child._hear_start()
+        child._hear_start(program)
     except BaseException:  # Ctrl-C included
         child._abandon()
         raise
@@ -201,14 +203,18 @@ class Child:
         os.set_blocking(asking.fileno(), False)
         os.set_blocking(hearing.fileno(), False)
 
-    def _hear_start(self) -> None:
+    def _hear_start(self, program: Path) -> None:
         deadline = time.monotonic() + _START_SECONDS
         is_last = False
         while b"\n" not in self._heard and not is_last:
-            if not _is_readable(self._hearing.fileno(), deadline - time.monotonic()):
+            if _is_readable(self._hearing.fileno(), 1.0):
+                is_last = self._hear()
+            elif time.monotonic() < deadline:
+                self._process.send_signal(signal.SIGCONT)  # the program may have stopped its shim
+            else:
                 self._process.kill()
-                raise CannotStart(f"{self.spec.argv[0]} did not start", why="no time left for it")
-            is_last = self._hear()
+                _end({self.spec.mark}, set(), [])
+                raise CannotStart(f"{self.spec.argv[0]} did not start in {_START_SECONDS:.0f} s")
         line, _, self._heard = self._heard.partition(b"\n")
         if not line:
             raise CannotStart(
@@ -218,10 +224,13 @@ class Child:
             )
         first = json.loads(line)
         if "refused" in first:
-            missing = first["errno"] in (errno.ENOENT, errno.EACCES)
-            raise (ProgramMissing if missing else CannotStart)(
-                f"{self.spec.argv[0]} cannot be started", why=first["refused"]
-            )
+            what, why = f"{self.spec.argv[0]} cannot be started", first["refused"]
+            if first["errno"] in (errno.ENOENT, errno.EACCES):
+                hint = f"head -n 1 {program}  # names what is to run it"
+                raise ProgramMissing(what, why=why, hint=hint)
+            if first["errno"] == errno.E2BIG:
+                raise CannotStart(what, why=why, hint="hand the prompt over on stdin")
+            raise CannotStart(what, why=why)
         self.pid = first["pid"]
 
     def _hear(self) -> bool:
@@ -299,7 +308,7 @@ class Child:
             with contextlib.suppress(BrokenPipeError):
                 self._asking.write(request)
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGCONT)  # an agent may have stopped its shim
+                self._process.send_signal(signal.SIGCONT)  # the program may have stopped it
 
     def fileno(self) -> int:
         """For a selector: becomes readable when it has ended, and is closed by the poll after.

@@ -35,6 +35,7 @@ _MOST_LEFT_IN_PIPE = 1 << 20  # a pipe's largest capacity without privileges
 _KILL_ROUNDS = 5
 _KILL_WAIT = 1.0  # seconds that one round of SIGKILL may take
 _TICK = 0.1  # seconds between two looks while a tree is being ended
+_LONGEST_LOOK_AWAY = 3600.0  # seconds; poll takes 24 days at most
 _TOUCH = 1.0  # seconds between two signs of life of output that is no longer kept
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
@@ -392,7 +393,8 @@ class Shim:
             return _TICK * 1000
         if self.limit is None:
             return None
-        return max(0.0, self.started + self.limit - time.monotonic()) * 1000 + 1
+        left = self.started + self.limit - time.monotonic()
+        return min(max(left, 0.0), _LONGEST_LOOK_AWAY) * 1000 + 1
 
     def _is_over(self) -> bool:
         """The tree has ended, or cannot be ended. Sends the next signal when it is due."""
@@ -515,7 +517,9 @@ def _record(path: str, value: dict[str, Any]) -> None:
 def main() -> None:
     with open(0, "rb", closefd=False) as file:
         spec: dict[str, Any] = json.load(file)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the spec has the program's secrets
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)  # the spec has the program's secrets
+    os.close(nothing)
     for fd in (spec["control"], spec["result"], spec["stdin"], *spec["outputs"]):
         if fd is not None:
             os.set_inheritable(fd, False)

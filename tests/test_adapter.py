@@ -205,16 +205,18 @@ def test_a_version_probe_sees_no_key_and_cannot_hang(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     monkeypatch.setattr("swarm.adapter.PROBE_SECONDS", 0.5)
-    program(tmp_path / "bin", "claude", "sleep 300 & sleep 300")
+    program(tmp_path / "bin", "claude", "sleep 301.417 & sleep 301.417")
     program(
-        tmp_path / "bin", "codex", f'env > {tmp_path}/seen; sleep 300 & echo "codex-cli 0.171.0"'
+        tmp_path / "bin",
+        "codex",
+        f'env > {tmp_path}/seen; sleep 301.417 & echo "codex-cli 0.171.0"',
     )
     found = found_on_path(f"{tmp_path / 'bin'}:/usr/bin:/bin")
     assert found == [("claude", None), ("codex", "0.171.0")]
     seen = dict(line.split("=", 1) for line in (tmp_path / "seen").read_text().splitlines())
     assert set(seen) - {"PWD", "SHLVL", "_", "OLDPWD"} == {"PATH", "HOME"}
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
-    assert "sleep 300" not in listed.splitlines(), "what the probes left behind was ended"
+    assert "sleep 301.417" not in listed.splitlines(), "what the probes left behind was ended"
 
 
 # -- the command line -----------------------------------------------------------------------------
@@ -290,7 +292,10 @@ def test_what_was_typed_is_taken_word_by_word_and_never_filled_in(tmp_path: Path
 
 
 def test_a_value_is_filled_in_once(checkout: Path, tmp_path: Path) -> None:
-    top = 'program = "mine"\nargv = ["{task}{task}", \'{"a": {"b": 1}}\']\noptions = { m = ["x={value}"] }\n'
+    top = (
+        'program = "mine"\nargv = ["{task}{task}", \'{"a": {"b": 1}}\']\n'
+        'options = { m = ["x={value}"] }\n'
+    )
     made = words(mine(checkout, top=top), tmp_path, options={"m": "{task} {nope}"})
     assert made == ["csv-exportcsv-export", '{"a": {"b": 1}}', "x={task} {nope}"]
 
@@ -427,7 +432,10 @@ def test_A14_a_limit_said_with_exit_0_is_a_limit(checkout: Path) -> None:
 
 
 def test_the_first_rule_that_holds_decides(checkout: Path) -> None:
-    tail = '[[outcome]]\nis = "limit"\nexit = [1, 2]\nhint = "wait"\n[[outcome]]\nis = "login"\nexit = [2]\n'
+    tail = (
+        '[[outcome]]\nis = "limit"\nexit = [1, 2]\nhint = "wait"\n'
+        '[[outcome]]\nis = "login"\nexit = [2]\n'
+    )
     assert judge(mine(checkout, tail=tail), 2, None, b"", b"") == Judgement("limit", "wait")
 
 

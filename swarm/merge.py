@@ -1,0 +1,219 @@
+"""Three-way merges in the bare repository, without a checkout.
+
+Enters: a tip and a change. Leaves: a candidate commit, or the conflict as git names it.
+Guards: nothing is resolved by taking a side; a fault of git's is never a conflict and never clean;
+a candidate's id depends on its inputs alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from swarm import faults
+from swarm.errors import GitFault
+from swarm.ids import is_oid, utc_text
+from swarm.ledger.records import QueueEntry, Task
+from swarm.plumbing.hub import Hub
+from swarm.trailers import compose
+
+_NAME = ".gitattributes"
+_SPECIAL = re.compile(r'^\s*(#|$|\[attr\]|")')
+
+
+@dataclass(frozen=True)
+class Clean:
+    """The merged tree."""
+
+    tree: str
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """What git could not merge. `paths` is sorted and not empty; `says` are git's messages."""
+
+    paths: tuple[str, ...]
+    says: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The merged commit that is judged, and lands as it is."""
+
+    commit: str
+    tree: str
+    previous: str  # its first parent: the tip it was built on
+    entry: QueueEntry
+    entry_id: str  # blob of the queue entry that it was built from
+
+
+class Attributes:
+    """The target's `.gitattributes` as one file, since a bare repository reads none from a tree.
+
+    Always the target's own rules, never a candidate's. Kept between merges: only folders that
+    differ from the last tree are looked at.
+    """
+
+    def __init__(self, hub: Hub, folder: Path) -> None:
+        self._hub = hub
+        self._path = folder / f"attributes.{os.getpid()}"
+        self._tree: str | None = None
+        self._found: dict[str, str] = {}  # path -> blob id
+
+    def at(self, tree: str) -> Path:
+        """The file to name in `core.attributesFile` for merges onto this tree."""
+        if tree == self._tree and self._path.exists():
+            return self._path
+        if self._tree is None:
+            rows = self._hub.git.run("ls-tree", "-r", "-z", tree).fields
+            for row in rows:
+                meta, path = row.split("\t", 1)
+                if path.rsplit("/", 1)[-1] == _NAME and meta.startswith("100"):
+                    self._found[path] = meta.split(" ")[2]
+        else:
+            for path, _, new in self._hub.reader.iter_changes(self._tree, tree):
+                if path.rsplit("/", 1)[-1] == _NAME:
+                    self._found.pop(path, None)
+                    if new is not None:
+                        self._found[path] = new
+        self._tree = tree
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_bytes(self._text())
+        return self._path
+
+    def _text(self) -> bytes:
+        parts: list[str] = []
+        for path in sorted(self._found, key=lambda p: p.count("/")):
+            folder = path.rpartition("/")[0]
+            text = self._hub.reader.read(self._found[path], "blob").decode("utf-8", "replace")
+            for line in text.splitlines():
+                parts.append(line if not folder else _below(folder, line))
+        return "".join(f"{part}\n" for part in parts if part).encode()
+
+
+def _below(folder: str, line: str) -> str:
+    """One line of a nested file as the root would write it; macros and quotes stay behind."""
+    if _SPECIAL.match(line):
+        return ""
+    pattern, _, rest = line.strip().partition(" ")
+    if "/" in pattern.rstrip("/"):
+        return f"{folder}/{pattern.lstrip('/')} {rest}"
+    return f"{folder}/**/{pattern} {rest}\n{folder}/{pattern} {rest}"
+
+
+def merge_trees(hub: Hub, ours: str, theirs: str, attributes: Path) -> Clean | Conflict:
+    """Merge two commits given by full ids.
+
+    Raises:
+        GitFault: a missing object, a bad id, a crashed driver: try again or call a person.
+    """
+    with tempfile.TemporaryDirectory(prefix="swarm-merge-") as private:
+        result = hub.git.run(
+            "-c",
+            f"core.attributesFile={attributes}",
+            "merge-tree",
+            "--write-tree",
+            "--name-only",
+            "-z",
+            ours,
+            theirs,
+            ok=(0, 1),
+            env={"TMPDIR": private},
+            timeout=600,
+        )
+    fields = result.fields
+    tree = fields[0] if fields else ""
+    if result.complaint or not is_oid(tree):
+        raise GitFault("git merge-tree failed", why=result.complaint or result.text[:500])
+    if result.code == 0:
+        if len(fields) != 1:
+            raise GitFault("git merge-tree said clean and more", why=result.text[:500])
+        faults.reach("merge.after_tree")
+        return Clean(tree)
+    end = fields.index("") if "" in fields else len(fields)
+    paths = tuple(sorted(set(fields[1:end])))
+    return Conflict(paths or ("?",), tuple(_messages(fields[end + 1 :])))
+
+
+def _messages(fields: Sequence[str]) -> list[str]:
+    """Message texts of `-z` output: count, that many paths, a type, a text."""
+    found: list[str] = []
+    at = 0
+    while at < len(fields) and fields[at].isdigit():
+        at += 1 + int(fields[at])
+        if at + 1 < len(fields) and not fields[at].startswith("Auto-merging"):
+            found.append(fields[at + 1].strip())
+        at += 2
+    return found
+
+
+def build(
+    hub: Hub,
+    previous: str,
+    entry: QueueEntry,
+    entry_id: str,
+    task: Task,
+    *,
+    attributes: Attributes,
+    style: Literal["merge", "squash", "rebase"],
+    checks: Sequence[tuple[str, str]],
+    adapter: str,
+    agent: str,
+) -> Candidate | Conflict:
+    """The candidate that lands this change on `previous`; the same inputs give the same id.
+
+    `checks` are the (name, definition) pairs that it has to pass.
+
+    Raises:
+        GitFault: see `merge_trees`.
+    """
+    rules = attributes.at(hub.reader.tree_of(previous))
+    merged = merge_trees(hub, previous, entry.head, rules)
+    if isinstance(merged, Conflict):
+        return merged
+    parents = [previous, entry.head] if style == "merge" else [previous]
+    message = landing_message(task, entry, merged.tree, checks, adapter, agent)
+    at = utc_text(entry.sealed_at)
+    commit = hub.git.run(
+        "commit-tree",
+        merged.tree,
+        *(arg for parent in parents for arg in ("-p", parent)),
+        input=message.encode("utf-8", "surrogateescape"),
+        env={
+            "GIT_AUTHOR_NAME": f"{adapter} (swarm)",
+            "GIT_AUTHOR_EMAIL": f"{agent}@swarm.invalid",
+            "GIT_COMMITTER_NAME": "swarm",
+            "GIT_COMMITTER_EMAIL": "gate@swarm.invalid",
+            "GIT_AUTHOR_DATE": at,
+            "GIT_COMMITTER_DATE": at,
+        },
+    ).text
+    return Candidate(commit, merged.tree, previous, entry, entry_id)
+
+
+def landing_message(
+    task: Task,
+    entry: QueueEntry,
+    tree: str,
+    checks: Sequence[tuple[str, str]],
+    adapter: str,
+    agent: str,
+) -> str:
+    """Title, who and which attempt, trailers; the verdicts are in `done/`, which is younger."""
+    source = f" ({task.header.source})" if task.header.source else ""
+    names = ", ".join(name for name, _ in checks)
+    says = f"Task {task.id}{source}, attempt {entry.token}, by {adapter}. "
+    says += f"Landed only if green: {names}."
+    trailers = {
+        "Swarm-Task": task.id,
+        "Swarm-Agent": agent,
+        "Swarm-Token": str(entry.token),
+        "Swarm-Tree": tree,
+    }
+    text = compose(task.header.title, says, trailers)
+    return text + "".join(f"Swarm-Check: {name} {digest[:12]}\n" for name, digest in checks)
