@@ -45,6 +45,7 @@ from swarm.slot import has_markers
 
 KEPT_VERDICTS = 64  # in the present; older ones are in the ledger's history
 RECENT_LANDINGS = 300  # how far back the blob guard looks
+_MOST_PATHSPECS = 500  # of one command line
 
 
 @dataclass(frozen=True)
@@ -476,7 +477,6 @@ def _gone_back(hub: Hub, candidate: Candidate, landed: Sequence[str]) -> list[st
     new_tree = candidate.tree
     if not landed:
         return []
-    pathspec = "".join(f":(literal){path}\0" for path in landed).encode("utf-8", "surrogateescape")
     rows = hub.git.run(
         "log",
         "--first-parent",
@@ -487,27 +487,10 @@ def _gone_back(hub: Hub, candidate: Candidate, landed: Sequence[str]) -> list[st
         "--no-renames",
         "--no-abbrev",
         "-z",
-        "--pathspec-from-file=-",
-        "--pathspec-file-nul",
         candidate.previous,
-        input=pathspec,
-        ok=(0, 128, 129),
+        "--",
+        *[f":(literal){path}" for path in landed[:_MOST_PATHSPECS]],
     )
-    if rows.code != 0:  # git 2.39's log takes no pathspec file
-        rows = hub.git.run(
-            "log",
-            "--first-parent",
-            "-m",
-            f"--max-count={RECENT_LANDINGS}",
-            "--format=",
-            "--raw",
-            "--no-renames",
-            "--no-abbrev",
-            "-z",
-            candidate.previous,
-            "--",
-            *[f":(literal){path}" for path in landed[:500]],
-        )
     back: set[str] = set()
     fields = rows.fields
     for meta, path in zip(fields[::2], fields[1::2], strict=False):

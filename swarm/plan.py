@@ -786,24 +786,29 @@ def render(draft: Draft, name: str = "") -> str:
     header = _header(draft, PurePosixPath(name or draft.file).stem)
     if not header and _is_single(draft.body, draft.body):
         return draft.body
-    yaml_text = (
-        yaml.dump(
-            header,
+    keys = "".join(_yaml_line(key, value) for key, value in header.items())
+    text = f"---\n{keys}---\n{draft.body}"
+    if _is_single(text, draft.body):
+        return text
+    rules = (line.rstrip(" \t\r") for line in draft.body.split("\n") if _FENCE.fullmatch(line))
+    fence = max(rules, key=len, default="---") + "-"  # the body shows a header of its own
+    return f"{fence}\n{keys}{fence}\n{draft.body}"
+
+
+def _yaml_line(key: str, value: object) -> str:
+    def dump(one: object, flow: bool) -> str:
+        text: str = yaml.dump(
+            one,
             Dumper=yaml.CSafeDumper,
-            sort_keys=False,
-            default_flow_style=None,  # lists in one line
             allow_unicode=True,
+            default_flow_style=flow,
             width=1 << 30,  # a value never goes on in a second line
         )
-        if header
-        else ""
-    )
-    fence = "---"
-    while True:
-        text = f"{fence}\n{yaml_text}{fence}\n{draft.body}"
-        if _is_single(text, draft.body):
-            return text
-        fence += "-"  # the body shows a header of its own
+        return text
+
+    if isinstance(value, list):
+        return f"{key}: {dump(value, flow=True)}"
+    return dump({key: value}, flow=False)
 
 
 def _header(draft: Draft, stem: str) -> dict[str, object]:

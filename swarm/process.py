@@ -38,7 +38,7 @@ _PACKAGE_FOLDER = str(Path(shim.__file__).parent.parent)
 # A Python built with a shared library may find it by these alone; the program does not get them.
 _LOADER = {k: os.environ[k] for k in ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH") if k in os.environ}
 _START_SECONDS = 60.0  # a shim needs 0.03; an overloaded machine much more
-_MOST_WHY = 1000  # characters; a request fits a pipe's atomic write
+_MOST_WHY = 300  # characters; a request fits a pipe's atomic write
 _POLL_SECONDS = 0.05
 _KILL_ROUNDS = 5
 _QUICK_OUTPUT = 1 << 20
@@ -67,7 +67,9 @@ class Spec:
     stderr: Path | None = None  # None: into stdout, in the order written
     output_cap: int  # bytes of each output file; beyond it only the last 64 KiB are kept too
     mark: str  # `<runner>.<agent>.<secret>`, unique: finds the tree when all else is lost
-    time_limit: timedelta | None = None  # of the program itself, by a clock that sleeps with it
+    time_limit: timedelta | None = (
+        None  # of the program itself, by a clock that sleeps with the machine
+    )
     grace: timedelta  # between two signals
     signals: tuple[str, ...] = SIGNALS  # in this order; SIGKILL comes last in any case
     record: Path | None = None  # where the shim says how it ended, the runner's death included
@@ -217,6 +219,7 @@ class Child:
                 raise CannotStart(f"{self.spec.argv[0]} did not start in {_START_SECONDS:.0f} s")
         line, _, self._heard = self._heard.partition(b"\n")
         if not line:
+            _end({self.spec.mark}, set(), [])
             raise CannotStart(
                 f"{self.spec.argv[0]} did not start",
                 why="its shim ended first",

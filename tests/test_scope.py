@@ -95,8 +95,10 @@ def test_compiling_twice_gives_the_same_matcher() -> None:
 
 @pytest.mark.parametrize(
     "glob",
-    ["", " ", "/", "!", "#x", "a//b", "../a", "a/./b", "a/[b", "a\\", "src\\shop", "[z-a]", "a\nb"]
-    + ["[[:alpha:]]", "[a/b]", "[a--b]", "a/[\\]]"],
+    [
+        *("", " ", "/", "!", "#x", "a//b", "../a", "a/./b", "a\nb", "a\\", "src\\shop"),
+        *("a/[b", "[z-a]", "[[:alpha:]]", "[a/b]", "[a--b]", "a/[\\]]"),
+    ],
 )
 def test_a_glob_that_cannot_mean_what_it_says_is_refused(glob: str) -> None:
     assert glob_fault(glob)

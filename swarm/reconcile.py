@@ -1,0 +1,307 @@
+"""Healing: settle a landing that a crash cut, end what a dead runner left, expire its claims.
+
+Enters: a ledger and what can be seen of the past. Leaves: the invariants restored.
+Guards: idempotent; nothing is removed before its work is saved; nobody alive is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import msgspec
+
+from swarm import claim, process
+from swarm.change import Rules, Saved, capture, rescue, save
+from swarm.errors import GitFault
+from swarm.land import GateClaim, GateLost, is_gate, landed_events
+from swarm.layout import Layout
+from swarm.ledger import records
+from swarm.ledger.events import Event
+from swarm.ledger.outcome import Bounds
+from swarm.ledger.records import Done, Lock, Parked
+from swarm.ledger.store import Draft, Ledger, refuse
+from swarm.ledger.view import View
+from swarm.liveness import Holder, Sign, signs
+from swarm.plumbing.hub import branch_ref
+from swarm.plumbing.refs import Committed, Move
+from swarm.slot import Slot
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What became of the landing in flight."""
+
+    kind: str  # "landed" or "void"
+    tasks: tuple[str, ...]
+
+
+def settle(ledger: Ledger, gate: GateClaim) -> Settled | GateLost | None:
+    """End the landing in flight, if any: landed when the target has its commit, else void.
+
+    The recorded landing commit decides, never a head: a revert by a person or a squash would make
+    that wrong both ways.
+    """
+
+    def decide(view: View) -> Draft[Settled | GateLost | None]:
+        if not is_gate(view, gate):
+            return refuse(GateLost())
+        landing = view.landing()
+        if landing is None:
+            return refuse(None)
+        tasks = tuple(change.task for change in landing.changes)
+        if ledger.hub.contains(view.target, landing.new):
+            return Draft(landed_events(view, landing), Settled("landed", tasks))
+        event = Event(
+            "void",
+            f"{landing.target} does not have {landing.new[:7]}; built again.",
+            {records.LANDING_PATH: None},
+            tasks[0] if tasks else "",
+            trailers={"Swarm-Landed": landing.new, "Swarm-Target": view.target},
+        )
+        return Draft((event,), Settled("void", tasks))
+
+    return ledger.append(decide)
+
+
+def keep_last_landing(ledger: Ledger) -> str | None:
+    """The last landed commit must be in the target: redo the move, or say that it is lost.
+
+    Returns what was done, or None when all is well. Only the move that we ourselves made is redone:
+    when the target still is that commit's first parent.
+    """
+    view = ledger.view()
+    last = _last_landed(ledger)
+    if last is None or last.landed is None or last.previous is None:
+        return None
+    if ledger.hub.reader.has(last.landed) and ledger.hub.contains(view.target, last.landed):
+        return None
+    ref = branch_ref(view.target_branch)
+    if view.target == last.previous and ledger.hub.reader.has(last.landed):
+        outcome = ledger.hub.transact([Move(ref, last.previous, last.landed)])
+        if isinstance(outcome, Committed):
+            return f"moved {view.target_branch} to {last.landed[:7]} again"
+    lost = last
+
+    def decide(view: View) -> Draft[str | None]:
+        done = view.done(lost.task)
+        if done is None or done.landed != lost.landed:
+            return refuse(None)
+        attempts = view.attempts(lost.task)
+        message = f"{view.target_branch} no longer has its landing commit {lost.landed}"
+        parked = Parked(
+            task=lost.task,
+            reason="lost",
+            message=message,
+            work=attempts.work if attempts else None,
+            at=view.now,
+        )
+        event = Event(
+            "lost",
+            message,
+            {
+                records.done_path(lost.task): None,
+                records.parked_path(lost.task): records.encode(parked),
+            },
+            lost.task,
+            token=lost.token,
+            trailers={"Swarm-Landed": lost.landed or "", "Swarm-Target": view.target},
+        )
+        return Draft((event,), message)
+
+    return ledger.append(decide)
+
+
+def _last_landed(ledger: Ledger) -> Done | None:
+    for logged in ledger.iter_log():
+        if logged.kind == "landed":
+            try:
+                return ledger.view().done(logged.task)
+            except records.Undecodable:
+                return None
+    return None
+
+
+@dataclass
+class Report:
+    """What a sweep did; each list in the order done."""
+
+    expired: list[claim.Expired] = field(default_factory=list)
+    extended: list[claim.Extended] = field(default_factory=list)
+    rescued: list[str] = field(default_factory=list)  # refs
+    ended: int = 0  # processes of dead runners
+    kept: list[str] = field(default_factory=list)  # slots that could not be saved, and why
+    healed_locks: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep needs to know of the configuration."""
+
+    layout: Layout
+    rules: Rules
+    bounds: Bounds
+    grace: timedelta = timedelta(seconds=5)
+
+
+def sweep(ledger: Ledger, setting: Sweep, *, own: Iterable[Slot] = ()) -> Report:
+    """End, save and expire what runners left that are dead or silent beyond their lease.
+
+    In this order: their agents' processes, their slots' work, their claims. `own`: slots that this
+    process holds itself.
+
+    Safe: twice does nothing the second time; several processes may sweep at once.
+    """
+    report = Report()
+    view = ledger.view()
+    locks = [lock for lock in view.locks() if view.blob_id(records.queue_path(lock.task)) is None]
+    if not locks:
+        return report
+    holders = [
+        Holder(lock.nonce, lock.runner, lock.boot_id, lock.claimed_monotonic_seconds)
+        for lock in locks
+    ]
+    layout = setting.layout
+    found = signs(ledger.hub, holders, layout.runs, layout.cache, ledger.clock)
+    held = {slot.name: slot for slot in own}
+    for lock in locks:
+        sign = found[lock.nonce]
+        if sign.age_seconds <= _lease(view, lock):
+            continue
+        _expire_one(ledger, setting, lock, sign, held, report)
+    return report
+
+
+def _lease(view: View, lock: Lock) -> float:
+    attempts = view.attempts(lock.task)
+    extensions = attempts.extensions if attempts else 0
+    return lock.lease_seconds * (1 + extensions)
+
+
+def _expire_one(
+    ledger: Ledger,
+    setting: Sweep,
+    lock: Lock,
+    sign: Sign,
+    held: dict[str, Slot],
+    report: Report,
+) -> None:
+    view = ledger.view()
+    lock_id = view.blob_id(records.lock_path(lock.task))
+    if lock_id is None or view.lock(lock.task) != lock:
+        return
+    if sign.is_gone:
+        marked = process.find_marked(f"{lock.runner}.")
+        if marked:
+            ended = process.end_marked(marked, setting.grace)
+            report.ended += ended.ended
+    saved, unmerged = _save_slot(ledger, setting, lock, held, report)
+    answer = claim.expire(
+        ledger,
+        lock,
+        lock_id,
+        sign.says(),
+        setting.bounds,
+        runner_gone=sign.is_gone,
+        work=saved.work if saved else None,
+        moves=saved.moves if saved else (),
+        unmerged=unmerged,
+    )
+    if isinstance(answer, claim.Expired):
+        report.expired.append(answer)
+    elif isinstance(answer, claim.Extended):
+        report.extended.append(answer)
+
+
+def _save_slot(
+    ledger: Ledger, setting: Sweep, lock: Lock, held: dict[str, Slot], report: Report
+) -> tuple[Saved | None, tuple[str, ...]]:
+    """What lies in the claim's slot, saved; nothing when another process has the slot."""
+    if not lock.slot:
+        return None, ()
+    slot = held.get(lock.slot)
+    taken = None if slot else Slot.take(setting.layout.slots, lock.slot, ledger.hub)
+    slot = slot or taken
+    if slot is None:
+        return None, ()
+    try:
+        occupant = slot.occupant()
+        if occupant is None or occupant.nonce != lock.nonce:
+            return None, ()
+        captured = capture(slot, occupant, setting.rules)
+        saved = save(ledger, slot, lock.task, lock.token, captured)
+        report.rescued += saved.rescued
+        slot.is_saved = True
+        return saved, captured.unresolved
+    except GitFault as fault:
+        report.kept.append(f"{lock.slot}: {fault.what}")
+        return None, ()
+    finally:
+        if taken is not None:
+            taken.close()
+
+
+def rescue_leftovers(ledger: Ledger, slot: Slot, rules: Rules) -> list[str]:
+    """Before a slot is opened again: keep what is dirty or ahead in it, under its own nonce's task.
+
+    Returns the rescue refs written.
+
+    Raises:
+        GitFault, HubUnusable: it could not be kept: do not open the slot.
+    """
+    occupant = slot.occupant()
+    if slot.is_saved or occupant is None or not slot.tree.is_dir():
+        return []
+    captured = capture(slot, occupant, rules)
+    hub = ledger.hub
+    refs: list[str] = []
+    for oid in (captured.rescue, captured.head):
+        if oid is None or oid in (occupant.start, occupant.head):
+            continue
+        hub.fetch(slot.own, oid, inherit=(slot.fd,))
+        if _is_kept(ledger, occupant.task, oid):
+            continue
+        refs.append(rescue(ledger, occupant.task, occupant.token, oid, "left in a slot"))
+    slot.is_saved = True
+    return refs
+
+
+def _is_kept(ledger: Ledger, task: str, oid: str) -> bool:
+    """Is the commit reachable from the target, or from a work or rescue ref of its task?"""
+    hub = ledger.hub
+    refs = hub.refs_below(f"refs/swarm/work/{task}") | hub.refs_below(f"refs/swarm/rescue/{task}")
+    tips = [hub.tip(ledger.branch), *refs.values()]
+    return any(hub.contains(tip, oid) for tip in tips)
+
+
+def close_runs(ledger: Ledger, layout: Layout) -> list[str]:
+    """Say `run-ended` for runs whose runner is dead; returns their names."""
+    view = ledger.view()
+    closed: list[str] = []
+    for run in view.runs():
+        if run.state == "ended":
+            continue
+        holder = Holder(run.runner, run.runner, run.boot_id, run.started_monotonic_seconds)
+        sign = signs(ledger.hub, [holder], layout.runs, layout.cache, ledger.clock)[run.runner]
+        if not sign.is_gone:
+            continue
+
+        def decide(view: View, name: str = run.run) -> Draft[None]:
+            now = view.run(name)
+            if now is None or now.state == "ended":
+                return refuse(None)
+            ended = msgspec.structs.replace(
+                now, state="ended", ended_at=view.now, why="its runner was killed"
+            )
+            event = Event(
+                "run-ended",
+                f"{name}: its runner was killed.",
+                {records.run_path(name): records.encode(ended)},
+                trailers={"Swarm-Run": name},
+            )
+            return Draft((event,), None)
+
+        ledger.append(decide)
+        closed.append(run.run)
+    return closed
