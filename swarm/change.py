@@ -496,6 +496,7 @@ def seal(
                 "Swarm-Head": captured.head,
                 "Swarm-Base": lock.base,
                 "Swarm-Lock": entry.lock,
+                "Swarm-Slot": lock.slot,
                 **({"Swarm-Outside": ", ".join(scope[:20])} if scope else {}),
                 **({"Swarm-Hold": ",".join(h.reason for h in entry.hold)} if entry.hold else {}),
                 **(

@@ -356,7 +356,7 @@ def conclude_events(
     before = view.attempts(mine.task)
     if before is None:
         raise Undecodable(f"{mine.task} is claimed and has no attempts record")
-    task = view.task(mine.task)
+    task, lock = view.task(mine.task), find_lock(view, mine.task)
     if task is not None and task.header.strikes is not None:
         bounds = dataclasses.replace(bounds, strikes=task.header.strikes)
     if ending.work is not None:
@@ -382,6 +382,7 @@ def conclude_events(
     }
     facts = {
         "Swarm-Outcome": known.outcome,
+        "Swarm-Slot": lock.slot if lock else "",
         "Swarm-Strike": f"{len(after.strikes)} of {bounds.strikes}" if is_strike else "no",
         **({"Swarm-By": by} if by else {}),
         **({"Swarm-Work": ending.work.head} if ending.work else {}),

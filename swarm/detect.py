@@ -238,7 +238,8 @@ def _python_arguments(folder: _Folder, tests: Sequence[str]) -> list[str]:
         if folder.has("manage.py"):
             return ["manage.py test"]
         starts = {_unittest_start(folder, name) for name in tests}
-        pattern = "" if any("/test" in f"/{name}" for name in tests) else " -p '*_test.py'"
+        usual = any(name.rpartition("/")[2].startswith("test") for name in tests)
+        pattern = "" if usual else " -p '*_test.py'"
         if all(_PLAIN.fullmatch(start) for start in starts if start):
             return [
                 f"-m unittest discover -q{f' -s {start}' if start else ''}{pattern}"
@@ -287,11 +288,13 @@ def _tree_on_path(folder: _Folder) -> dict[str, str]:
 def _uv(folder: _Folder, project: dict[str, Any], arguments: Sequence[str]) -> _Suite:
     uv = _table(project, "tool", "uv")
     defaults = uv.get("default-groups", ["dev"])
-    group = _holder(_groups(project))
-    extra = _holder(_table(project, "project", "optional-dependencies"))
+    groups = _groups(project)
+    unasked = {name: groups[name] for name in _texts(defaults) if name in groups}
+    unasked["dev-dependencies"] = _texts(uv.get("dev-dependencies"))
     options = ""
-    unasked = _holder({"dev": uv.get("dev-dependencies")}) or defaults == "all"
-    if not unasked and group not in _texts(defaults):
+    if defaults != "all" and not _holder(unasked):
+        group = _holder(groups)
+        extra = _holder(_table(project, "project", "optional-dependencies"))
         options = f" --group {group}" if group else f" --extra {extra}" if extra else ""
     if _table(uv, "workspace"):
         options += " --all-packages"
@@ -686,7 +689,7 @@ def _ruby(folder: _Folder) -> _Suite | None:
 def _php(folder: _Folder) -> _Suite | None:
     composer = folder.json("composer.json")
     config = folder.first("phpunit.xml", "phpunit.xml.dist", "phpunit.dist.xml")
-    if "test" in _table(composer, "scripts"):
+    if isinstance(_table(composer, "scripts").get("test"), str | list):
         run = "composer test"
     elif composer and config:
         run = "vendor/bin/phpunit"

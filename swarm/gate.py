@@ -28,7 +28,7 @@ from swarm.check import (
 )
 from swarm.claim import Ending, conclude_events
 from swarm.config import Check, Config
-from swarm.errors import SwarmError, UsageError
+from swarm.errors import UsageError
 from swarm.judge import (
     Ask,
     BaseRed,
@@ -419,6 +419,8 @@ class Gate:
         return view.blob_id(path) != job.candidate.entry_id
 
     def _find_verdict(self, view: View, job: Job) -> Verdict | None:
+        if job.ask.again:
+            return None
         bench = self._bench()
         key = judged(self.ledger.hub, job.ask.check, job.ask.commit)
         digest = definition(bench, job.ask.check, job.ask.commit)
@@ -497,6 +499,7 @@ class Gate:
                 if self._cannot_judge >= MAX_CANNOT_JUDGE:
                     why = f"checks could not run on {entry.task}, nor on its base"
                     self._pause(_paused(view, why, decision))
+                    self.target_verdict = (view.target, decision)
                 return False
             case _:
                 raise AssertionError(decision)
@@ -626,7 +629,6 @@ class Gate:
             )
             trailers = {
                 "Swarm-Reason": last.outcome,
-                "Swarm-Slot": lock.slot,
                 **({"Swarm-Partner": last.partner} if last.partner else {}),
                 **({"Swarm-Failing": " ".join(last.failing[:5])} if last.failing else {}),
                 **({"Swarm-Paths": ", ".join(last.paths[:10])} if last.paths else {}),
@@ -739,8 +741,3 @@ def _fix_task(view: View, name: str, verdict: Verdict) -> Task:
         f"Last lines of its output:\n\n{verdict.tail}\n"
     )
     return Task(header=header, body=body)
-
-
-def describe(error: SwarmError) -> str:
-    """One line of an error, for the gate's own log."""
-    return f"{error.what}: {error.why}" if error.why else error.what

@@ -23,6 +23,7 @@ class Ask:
     commit: str
     check: Check
     role: Literal["merged", "base", "alone", "partner"]
+    again: bool = False  # run it now, whatever the store says
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,9 @@ def judge_change(
         if is_good(verdict, flaky_lands=flaky_lands):
             verdicts.append(verdict)
             continue
-        base = yield Ask(candidate.previous, check, "base")
+        # A tool that is gone now says nothing of a base that was judged while it was there.
+        is_mute = verdict.verdict == "could_not_run"
+        base = yield Ask(candidate.previous, check, "base", again=is_mute)
         if not is_good(base, flaky_lands=True):
             same = verdict.verdict == base.verdict
             if same and verdict.verdict in ("could_not_run", "timed_out"):

@@ -163,20 +163,29 @@ def _sections(text: str) -> Iterator[_Section]:
 
 def _inner_headers(lines: Sequence[str], at: int, fence: str) -> Iterator[tuple[int, int]]:
     """Opening and closing line of each further header, in order."""
-    code: str | None = None  # the fence of the code block we are in
+    unclosed: set[str] = set()  # fences of code that never end: text, or they would hide tasks
     while at < len(lines):
-        line = lines[at]
-        if mark := _CODE.match(line):
-            if code is None:
-                code = mark[1]
-            elif mark[1].startswith(code) and not line.strip(" \t\r`~"):
-                code = None
-        elif code is None and line.rstrip(" \t\r") == fence:
+        mark = _CODE.match(lines[at])
+        if mark and mark[1] not in unclosed:
+            end = _code_end(lines, at, mark[1])
+            if end is None:
+                unclosed.add(mark[1])
+            else:
+                at = end
+        elif lines[at].rstrip(" \t\r") == fence:
             closing = _closing(lines, at, fence)
             if closing is not None and _is_header(lines[at + 1 : closing]):
                 yield at, closing
                 at = closing
         at += 1
+
+
+def _code_end(lines: Sequence[str], opening: int, mark: str) -> int | None:
+    for at in range(opening + 1, len(lines)):
+        found = _CODE.match(lines[at])
+        if found and found[1].startswith(mark) and not lines[at].strip(" \t\r`~"):
+            return at
+    return None
 
 
 def _closing(lines: Sequence[str], opening: int, fence: str) -> int | None:
@@ -222,7 +231,6 @@ _ODD_KINDS: Final = {
     _YAML + "float": "a number",
     _YAML + "int": "a number",
     _YAML + "timestamp": "a date",
-    _YAML + "map": "a table",
 }
 
 

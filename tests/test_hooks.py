@@ -189,10 +189,10 @@ class Slot:
     hooks: Path
     worktree: Path
 
-    def declare(self, *globs: str, scope: str = "warn") -> None:
+    def declare(self, *globs: str, mode: str = "warn") -> None:
         (self.hooks / "swarm.paths").write_text("".join(f"{glob}\n" for glob in globs))
-        task = f"task=report-export\nagent=7f3k2m9q\ntoken=2\nscope={scope}\n"
-        (self.hooks / "swarm-task").write_text(task)
+        (self.hooks / "swarm.mode").write_text(f"{mode}\n")
+        (self.hooks / "swarm-task").write_text("task=report-export\nagent=7f3k2m9q\ntoken=2\n")
 
     def git(self, *arguments: str | Path, fails: bool = False, **environment: str) -> str:
         """What git said on standard error."""
@@ -297,6 +297,14 @@ def test_trailers_stand_above_the_editor_s_comments_and_diff(slot: Slot) -> None
     assert slot.message() == "Add export\n\n" + TRAILERS
 
 
+def test_without_a_mode_it_warns(slot: Slot) -> None:
+    slot.declare("src/**")
+    (slot.hooks / "swarm.mode").unlink()
+    put(slot.worktree, "docs/guide.md", "changed\n")
+    assert "docs/guide.md" in slot.commit("-m", "Add export")
+    assert slot.commits() == 2
+
+
 def test_a_slot_without_a_task_adds_nothing(slot: Slot) -> None:
     (slot.hooks / "swarm-task").unlink()
     put(slot.worktree, "docs/new.md", "")
@@ -305,7 +313,7 @@ def test_a_slot_without_a_task_adds_nothing(slot: Slot) -> None:
 
 
 def test_the_task_file_is_read_and_never_run(slot: Slot) -> None:
-    hostile = "task=$(touch ran)\nagent=`touch ran`\ntoken=;touch ran\nPATH=/nowhere\nscope=warn"
+    hostile = "task=$(touch ran)\nagent=`touch ran`\ntoken=;touch ran\nPATH=/nowhere"
     (slot.hooks / "swarm-task").write_text(hostile)
     put(slot.worktree, "src/new.py", "")
     slot.commit("-m", "Add export")
@@ -329,7 +337,7 @@ ODD_NAMES = [
 
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_any_file_name_inside_the_paths_is_inside(slot: Slot, name: str) -> None:
-    slot.declare("src/**", scope="refuse")
+    slot.declare("src/**", mode="refuse")
     put(slot.worktree, f"src/{name}", "x\n")
     assert slot.commit("-m", "Add export") == ""
     assert slot.commits() == 2
@@ -337,7 +345,7 @@ def test_any_file_name_inside_the_paths_is_inside(slot: Slot, name: str) -> None
 
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_any_file_name_outside_the_paths_is_outside(slot: Slot, name: str) -> None:
-    slot.declare("src/**", scope="refuse")
+    slot.declare("src/**", mode="refuse")
     put(slot.worktree, name, "x\n")
     said = slot.commit("-m", "Add export", fails=True)
     assert said.count("outside the paths of report-export: ") == 1
@@ -359,7 +367,7 @@ def test_a_warning_names_each_path_outside_and_the_commit_is_made(slot: Slot) ->
 
 
 def test_a_refusal_says_what_to_do(slot: Slot) -> None:
-    slot.declare("src/**", scope="refuse")
+    slot.declare("src/**", mode="refuse")
     put(slot.worktree, "docs/guide.md", "changed\n")
     said = slot.commit("-m", "Add export", fails=True)
     assert "docs/guide.md" in said
@@ -368,7 +376,7 @@ def test_a_refusal_says_what_to_do(slot: Slot) -> None:
 
 
 def test_a_file_moved_out_of_the_paths_is_outside(slot: Slot) -> None:
-    slot.declare("docs/**", scope="refuse")
+    slot.declare("docs/**", mode="refuse")
     slot.git("mv", "src/app.py", "docs/app.py")
     assert "of report-export: src/app.py" in slot.commit("-m", "Move", fails=True)
 
@@ -399,13 +407,13 @@ def test_globs_mean_what_they_mean_in_task_files(slot: Slot, glob: str, inside: 
 
 def test_no_globs_or_only_exceptions_leave_nothing_outside(slot: Slot) -> None:
     for globs in ((), ("",), ("!docs/**",)):
-        slot.declare(*globs, scope="refuse")
+        slot.declare(*globs, mode="refuse")
         put(slot.worktree, "docs/guide.md", f"{globs}\n")
         assert slot.commit("-m", "Add export") == ""
 
 
 def test_concluding_a_merge_does_not_blame_the_agent_for_the_target(slot: Slot) -> None:
-    slot.declare("src/**", scope="refuse")
+    slot.declare("src/**", mode="refuse")
     slot.git("checkout", "-q", "-b", "theirs", "main")
     put(slot.worktree, "docs/guide.md", "theirs\n")
     put(slot.worktree, "src/app.py", "app = 'theirs'\n")
@@ -420,7 +428,7 @@ def test_concluding_a_merge_does_not_blame_the_agent_for_the_target(slot: Slot) 
 
 
 def test_literal_pathspecs_of_the_caller_do_not_reach_the_guard(slot: Slot) -> None:
-    slot.declare("src/**", scope="refuse")
+    slot.declare("src/**", mode="refuse")
     put(slot.worktree, "src/new.py", "")
     slot.git("add", "-A")
     assert slot.git("--literal-pathspecs", "commit", "-q", "-m", "x", "src/new.py") == ""

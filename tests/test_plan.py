@@ -275,6 +275,12 @@ def test_rules_headings_and_code_blocks_stay_text(body: str) -> None:
     assert one("---\ntitle: t\n---\n" + body).body == body
 
 
+def test_a_code_block_that_never_ends_hides_no_task() -> None:
+    drafts, problems = parse_task("a.md", b"---\nid: a\n---\n```py\nx\n---\nid: b\n---\nTwo.\n")
+    assert problems == []
+    assert [d.id for d in drafts] == ["a", "b"]
+
+
 def test_each_of_several_tasks_needs_an_id_or_a_title() -> None:
     text = "---\npriority: 1\n---\nOne.\n---\npriority: 2\nid: b\n---\nTwo.\n"
     assert faults(text) == ["1 id several tasks in one file: each needs an id or a title"]

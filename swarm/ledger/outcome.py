@@ -159,7 +159,7 @@ def next_start(attempts: Attempts | None, target: str) -> tuple[str, str | None]
     if attempts is None or attempts.last is None or attempts.work is None:
         return target, None
     start = RULES[attempts.last.outcome].start
-    if attempts.last.paths and attempts.last.outcome in ("stopped", "expired", "agent_failed"):
+    if attempts.last.paths and start is Start.CONTINUE:
         start = Start.REMERGE  # it was interrupted inside an unfinished merge
     match start:
         case Start.FRESH:

@@ -1,0 +1,5 @@
+"""`python -m swarm`."""
+
+from swarm.cli import main
+
+main()

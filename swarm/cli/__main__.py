@@ -1,0 +1,5 @@
+"""`python -m swarm.cli`."""
+
+from swarm.cli import main
+
+main()

@@ -1,0 +1,62 @@
+"""The list of verbs, and where each one lives.
+
+Enters: a verb's name. Leaves: its command. Guards: only the module of the typed verb is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+
+import click
+
+from swarm import __version__
+
+# verb -> (module below swarm.cli, function), in the order of the help page.
+VERBS: dict[str, tuple[str, str]] = {
+    "init": ("setup", "init"),
+    "task": ("tasks", "task"),
+    "plan": ("tasks", "plan_group"),
+    "run": ("run", "run"),
+    "pull": ("setup", "pull"),
+    "status": ("look", "status"),
+    "log": ("look", "log"),
+}
+
+
+class Lazy(click.Group):
+    """A group whose commands are imported when they are named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        module, function = VERBS[name]
+        command = getattr(importlib.import_module(f"swarm.cli.{module}"), function)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from swarm.similar import nearest
+
+            near = nearest(args[0], list(VERBS)) if args else None
+            if near:
+                raise click.UsageError(f"{error.message} Did you mean {near}?", ctx) from error
+            raise
+
+
+@click.command(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="swarm")
+@click.option("-C", "folder", type=click.Path(exists=True, file_okay=False), help="Run there.")
+def swarm(folder: str | None) -> None:
+    """Run several coding agents on one repository; only work that passes your checks lands."""
+    if folder is not None:
+        os.chdir(Path(folder))

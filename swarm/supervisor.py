@@ -1,0 +1,391 @@
+"""One run: a gate, a loop per slot, heartbeats and sweeps, until nothing left can move.
+
+Enters: a setting and the number of slots. Leaves: how the run ended, and why.
+Guards: one event list (the ledger) that one printer reads; every thread ends; nothing of ours is
+left running.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from swarm import process
+from swarm.errors import Exit, GitFault, HubUnusable, SwarmError, TargetRed
+from swarm.gate import Gate
+from swarm.judge import BaseRed, CannotJudge, Green
+from swarm.ledger import records
+from swarm.ledger.events import Event
+from swarm.ledger.records import Run
+from swarm.ledger.store import Draft, Ledger, refuse
+from swarm.ledger.view import State, View
+from swarm.liveness import Alive, beat
+from swarm.loop import Idle, Loop, Setting
+from swarm.plumbing.hub import LEDGER
+from swarm.reconcile import Report, Sweep, close_runs, sweep
+from swarm.slot import Slot
+from swarm.watch import Watch
+
+GATE_SECONDS = 0.15
+SWEEP_SECONDS = 15.0
+FAULT_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class End:
+    """How a run ended."""
+
+    exit_code: Exit
+    why: str
+
+
+@dataclass
+class Supervisor:
+    """A run in one process.
+
+    Safe: several may work on one hub; killed at any point, the next one ends its processes, saves
+    its work and goes on.
+    """
+
+    setting: Setting
+    gate: Gate
+    slots: int
+    roles: tuple[str, ...] = ()
+    keep_going: bool = False
+    loops: list[Loop] = field(default_factory=list)
+    idle: Idle = field(default_factory=Idle)
+    faults: list[str] = field(default_factory=list)  # what a person should read
+    _wake: threading.Condition = field(default_factory=threading.Condition)
+    _is_over: threading.Event = field(default_factory=threading.Event)
+    _crash: BaseException | None = None
+    _woken: int = 0
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.setting.ledger
+
+    def heal(self) -> Report:
+        """What dead runners left: runs closed, processes ended, work saved, claims expired."""
+        close_runs(self.ledger, self.setting.layout)
+        return sweep(self.ledger, self._sweep())
+
+    def _sweep(self) -> Sweep:
+        setting = self.setting
+        return Sweep(setting.layout, setting.rules, setting.bounds, setting.config.limits.grace)
+
+    def judge_target(self, on_wait: Callable[[], None] | None = None) -> Green | None:
+        """Take the target's own verdict before the first agent; None: another runner is the gate.
+
+        Raises:
+            TargetRed: a check fails on the target, or cannot run there.
+        """
+        while True:
+            self.gate.tick()
+            if self.gate.claim is None:
+                return None
+            known = self.gate.target_verdict
+            if known is not None:
+                break
+            if on_wait is not None:
+                on_wait()
+            time.sleep(0.02)
+        match known[1]:
+            case Green():
+                return known[1]
+            case BaseRed(verdict):
+                raise TargetRed(
+                    f"{self.ledger.branch} {known[0][:7]} is red: {verdict.check} failed",
+                    why="\n".join(verdict.failing[:10]) or verdict.tail[-500:],
+                    hint=f"log {self.setting.layout.root / (verdict.log or '')}\n"
+                    "fix it, name another check in swarm.toml, or: swarm run --allow-red",
+                )
+            case CannotJudge(verdict):
+                code = verdict.runs[-1].exit_code if verdict.runs else None
+                why = verdict.why or f"{verdict.verdict.replace('_', ' ')}, exit code {code}"
+                raise TargetRed(
+                    f"check {verdict.check} cannot judge {self.ledger.branch} {known[0][:7]}",
+                    why=f"{why}\n{verdict.tail[-500:]}".strip(),
+                    hint="is the command in swarm.toml right? does it need [worktree] setup?",
+                )
+
+    def run(self, on_tick: Callable[[], None]) -> End:
+        """Work until nothing left can move without a person, or until told to stop.
+
+        `on_tick` is called from this thread, a few times a second: the printer.
+
+        Raises:
+            SwarmError: the hub is gone or unusable; everything of ours has ended by then.
+        """
+        setting = self.setting
+        alive = Alive(setting.layout.runs, setting.runner)
+        watch: Watch | None = None
+        threads: list[threading.Thread] = []
+        try:
+            self._start_run()
+            self._take_slots()
+            with contextlib.suppress(OSError):  # no inotify left: polling does it alone
+                watch = Watch(self.ledger.hub.path, self.wake)
+            threads = [
+                threading.Thread(target=self._guarded, args=(self._gate_thread,), name="gate"),
+                threading.Thread(target=self._guarded, args=(self._keeper_thread,), name="keeper"),
+                *(
+                    threading.Thread(
+                        target=self._guarded, args=(self._loop_thread, loop), name=loop.slot.name
+                    )
+                    for loop in self.loops
+                ),
+            ]
+            for thread in threads:
+                thread.start()
+            end = self._watch_over(on_tick)
+        finally:
+            self._is_over.set()
+            for loop in self.loops:
+                if loop.attempt is not None and self._crash is not None:
+                    loop.stop("stopped")
+            self.wake()
+            for thread in threads:
+                thread.join()
+            if watch is not None:
+                watch.close()
+            for loop in self.loops:
+                loop.slot.close()
+            with contextlib.suppress(SwarmError):
+                self.gate.close()
+            on_tick()
+        if self._crash is not None:
+            raise self._crash
+        self._end_run(end)
+        alive.close()
+        return end
+
+    def drain(self) -> None:
+        """No new claims; what runs may finish."""
+        self.idle.is_draining = True
+        self.wake()
+
+    def stop_now(self) -> None:
+        """End every attempt: its processes are killed, its work is saved, its claim given back."""
+        self.idle.is_draining = True
+        for loop in self.loops:
+            loop.stop("stopped")
+        self.wake()
+
+    def wake(self) -> None:
+        """Something moved: whoever sleeps looks again."""
+        with self._wake:
+            self._woken += 1
+            self._wake.notify_all()
+
+    def _sleep(self, seconds: float, seen: int) -> None:
+        with self._wake:
+            if self._woken == seen:
+                self._wake.wait(seconds)
+
+    # Threads
+
+    def _guarded(self, body: Callable[..., None], *args: object) -> None:
+        try:
+            body(*args)
+        except BaseException as error:  # noqa: BLE001  # re-raised by `run` in the main thread
+            self._crash = self._crash or error
+            self._is_over.set()
+            self.wake()
+
+    def _gate_thread(self) -> None:
+        while not self._is_over.is_set():
+            seen = self._woken
+            try:
+                is_more = self.gate.tick()
+            except (GitFault, HubUnusable) as error:
+                self._note(error)
+                self.gate.abandon()
+                self._sleep(FAULT_SECONDS, self._woken)
+                continue
+            if is_more:
+                continue
+            running = self.gate.job.running if self.gate.job is not None else None
+            if running is not None and running.child is not None:
+                _wait_child(running.child, GATE_SECONDS)
+            else:
+                self._sleep(1.0, seen)
+
+    def _loop_thread(self, loop: Loop) -> None:
+        while True:
+            if self._is_over.is_set() and not loop.is_busy:
+                return
+            seen = self._woken
+            try:
+                seconds = loop.tick()
+            except (GitFault, HubUnusable) as error:
+                self._note(error)
+                seconds = FAULT_SECONDS
+                time.sleep(0.2)
+            if seconds <= 0:
+                continue
+            child = loop.attempt.child if loop.attempt is not None else None
+            if child is not None:
+                _wait_child(child, seconds)
+            else:
+                self._sleep(seconds, seen)
+
+    def _keeper_thread(self) -> None:
+        """Beats every third of the lease; sweeps now and then."""
+        period = self.setting.terms.lease.total_seconds() / 3
+        next_beat = next_sweep = 0.0
+        while not self._is_over.is_set():
+            now = time.monotonic()
+            if now >= next_beat:
+                beat(self.ledger.hub, self.setting.runner, self.ledger.clock)
+                next_beat = now + period
+            if now >= next_sweep:
+                try:
+                    sweep(self.ledger, self._sweep(), own=[loop.slot for loop in self.loops])
+                except SwarmError as error:
+                    self._note(error)
+                next_sweep = now + min(SWEEP_SECONDS, period)
+            self._is_over.wait(min(next_beat, next_sweep) - now)
+
+    def _note(self, error: SwarmError) -> None:
+        line = f"{error.what}: {error.why}" if error.why else error.what
+        if line not in self.faults[-5:]:
+            self.faults.append(line)
+
+    # Start and end
+
+    def _take_slots(self) -> None:
+        number = 0
+        while len(self.loops) < self.slots:
+            number += 1
+            slot = Slot.take(self.setting.layout.slots, f"s{number}", self.ledger.hub)
+            if slot is None:
+                continue
+            role = self.roles[len(self.loops)] if len(self.loops) < len(self.roles) else ""
+            self.loops.append(Loop(self.setting, slot, self.idle, role))
+
+    def _start_run(self) -> None:
+        setting = self.setting
+
+        def decide(view: View) -> Draft[None]:
+            if view.run(setting.run) is not None:
+                return refuse(None)
+            run = Run(
+                run=setting.run,
+                runner=setting.runner,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                boot_id=self.ledger.clock.boot_id(),
+                slots=self.slots,
+                adapter=setting.adapter.name,
+                started_at=view.now,
+                started_monotonic_seconds=self.ledger.clock.monotonic(),
+                config_digest=setting.config.digest,
+                state="running",
+            )
+            event = Event(
+                "run-started",
+                f"{setting.run}: {self.slots} slots of {setting.adapter.name}.",
+                {records.run_path(setting.run): records.encode(run)},
+                trailers={"Swarm-Run": setting.run, "Swarm-Config": setting.config.digest[:12]},
+            )
+            return Draft((event,), None)
+
+        self.ledger.append(decide)
+
+    def _end_run(self, end: End) -> None:
+        name = self.setting.run
+
+        def decide(view: View) -> Draft[None]:
+            now = view.run(name)
+            if now is None or now.state == "ended":
+                return refuse(None)
+            ended = msgspec.structs.replace(now, state="ended", ended_at=view.now, why=end.why)
+            event = Event(
+                "run-ended",
+                f"{name}: {end.why}",
+                {records.run_path(name): records.encode(ended)},
+                trailers={"Swarm-Run": name, "Swarm-Exit": str(int(end.exit_code))},
+            )
+            return Draft((event,), None)
+
+        self.ledger.append(decide)
+
+    def _watch_over(self, on_tick: Callable[[], None]) -> End:
+        quiet_at: str | None = None
+        while True:
+            on_tick()
+            if self._crash is not None:
+                return End(Exit.BUG, "a thread failed")
+            if self.idle.is_draining and not any(loop.is_busy for loop in self.loops):
+                return End(Exit.INTERRUPTED, "stopped by a person")
+            tip = self.ledger.hub.reader.ref(LEDGER) or ""
+            if self._is_quiet(tip):
+                if quiet_at == tip:  # twice the same: nobody is about to move
+                    return self._ended()
+                quiet_at = tip
+            else:
+                quiet_at = None
+            time.sleep(0.1)
+
+    def _is_quiet(self, tip: str) -> bool:
+        """Every loop has looked at this very tip and found nothing, and nothing else can move."""
+        if self.keep_going or any(loop.is_busy for loop in self.loops):
+            return False
+        stuck = self.idle.login_hint is not None or self.idle.setup_failures >= 2
+        looked = {role for role, (seen, _) in self.idle.nothing_at.items() if seen == tip}
+        if not stuck and not {loop.role for loop in self.loops} <= looked:
+            return False
+        if self.gate.job is not None:
+            return False
+        view = self.ledger.view()
+        return view.tip == tip and not self._can_move(view, is_stuck=stuck)
+
+    def _can_move(self, view: View, *, is_stuck: bool) -> bool:
+        gate = view.gate()
+        paused = gate.paused if gate else None
+        if view.landing() is not None:
+            return True
+        for entry in view.entries():
+            if not entry.is_held and (paused is None or paused.task == entry.task):
+                return True
+        queued = {entry.task for entry in view.entries()}
+        for lock in view.locks():
+            if lock.task not in queued and lock.adapter != "hand":
+                return True
+        if is_stuck:
+            return False
+        now = view.now.timestamp()
+        return any(
+            row.unmet == 0 and row.retry_at is not None and row.retry_at > now
+            for row in self.ledger.index.rows(view, State.OPEN)
+        )
+
+    def _ended(self) -> End:
+        view = self.ledger.view()
+        counts = self.ledger.index.counts(view)
+        if self.idle.login_hint is not None:
+            return End(Exit.LIMITED, f"not logged in: {self.idle.login_hint}")
+        gate = view.gate()
+        if gate is not None and gate.paused is not None:
+            return End(Exit.TARGET_RED, gate.paused.why)
+        left = sum(
+            count
+            for state, count in counts.items()
+            if state not in (State.LANDED.value, State.CANCELLED.value)
+        )
+        why = "nothing left that can move" if left else "all landed"
+        return End(Exit.NO if left else Exit.YES, why)
+
+
+def _wait_child(child: process.Child, seconds: float) -> None:
+    """Sleep until the child ends or the time is over."""
+    with contextlib.suppress(ValueError, OSError):
+        select.select([child.fileno()], [], [], seconds)

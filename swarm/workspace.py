@@ -1,0 +1,108 @@
+"""What a command works on: checkout, configuration, layout, ledger.
+
+Enters: the folder where a command was typed. Leaves: everything opened, or one clear error.
+Guards: configuration is read once, from the checkout where the command was typed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarm import config as configuration
+from swarm.change import Rules
+from swarm.claim import Terms
+from swarm.config import Config
+from swarm.errors import UsageError
+from swarm.layout import Layout, beside
+from swarm.ledger.outcome import Bounds
+from swarm.ledger.store import Ledger
+from swarm.plumbing.hub import Hub
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """One repository that swarm works on."""
+
+    checkout: Path
+    config: Config
+    layout: Layout
+    ledger: Ledger
+
+    @property
+    def rules(self) -> Rules:
+        """What sealing may take and what holds a change."""
+        gate = self.config.gate
+        return Rules(self.config.worktree.max_file, gate.review, gate.protect, gate.scope)
+
+    @property
+    def bounds(self) -> Bounds:
+        """When a task is parked."""
+        limits = self.config.limits
+        return Bounds(
+            strikes=limits.strikes,
+            conflicts=limits.conflicts,
+            backoff=limits.backoff,
+            backoff_max=limits.backoff_max,
+        )
+
+    @property
+    def terms(self) -> Terms:
+        """The rules of claims by loops."""
+        claims = self.config.claims
+        return Terms(claims.lease, claims.overlap, claims.duplicates)
+
+    @property
+    def hand_terms(self) -> Terms:
+        """The rules of claims by hand."""
+        claims = self.config.claims
+        return Terms(claims.hand_lease, claims.overlap, claims.duplicates)
+
+
+def find_checkout(start: Path) -> Path:
+    """The folder with `swarm.toml` at or above `start`, or the checkout that a slot belongs to.
+
+    Raises:
+        UsageError: there is none.
+    """
+    folder = start.resolve()
+    for candidate in (folder, *folder.parents):
+        if (candidate / configuration.FILE).is_file() and not _is_in_slot(candidate):
+            return candidate
+        if candidate.name.endswith(".swarm") and (candidate / "hub.git").is_dir():
+            return candidate.with_name(candidate.name.removesuffix(".swarm"))
+    raise UsageError(f"no {configuration.FILE} in {start} or above", hint="swarm init")
+
+
+def _is_in_slot(folder: Path) -> bool:
+    """A worktree of a slot or of the gate carries the repository's own swarm.toml."""
+    return any(
+        parent.name in ("slots", "gate") and (parent.parent / "hub.git").is_dir()
+        for parent in folder.parents
+    )
+
+
+@contextmanager
+def opened(start: Path | None = None) -> Iterator[Workspace]:
+    """Open the workspace of a folder, and close what was opened.
+
+    Raises:
+        UsageError: no or a wrong `swarm.toml`.
+        HubUnusable: the hub is missing or unusable.
+    """
+    checkout = find_checkout(start or Path.cwd())
+    config = configuration.load(checkout)
+    layout = beside(checkout, config.hub)
+    ledger = Ledger(Hub.open(layout.hub), config.target, layout.cache)
+    try:
+        yield Workspace(checkout, config, layout, ledger)
+    finally:
+        ledger.close()
+
+
+def person() -> str:
+    """Who types, for trailers."""
+    return os.environ.get("SWARM_USER") or os.environ.get("USER") or "person"
