@@ -1,0 +1,41 @@
+"""One seal for every test: private HOME, no configuration of the machine, nothing inherited."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.world import World
+
+_NEVER = ("GIT_", "SWARM_", "XDG_", "PYTEST_ADDOPTS", "VIRTUAL_ENV", "PYTHONPATH")
+
+
+@pytest.fixture(autouse=True)
+def seal(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Private HOME with an identity, no system configuration, an editor that fails."""
+    home = tmp_path_factory.mktemp("home")
+    for name in list(os.environ):
+        if name.startswith(_NEVER):
+            monkeypatch.delenv(name)
+    (home / ".gitconfig").write_text(
+        "[user]\n\tname = A Person\n\temail = person@example.invalid\n"
+        "[init]\n\tdefaultBranch = main\n[advice]\n\tdetachedHead = false\n",
+        "utf-8",
+    )
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    monkeypatch.setenv("GIT_EDITOR", "false")
+    monkeypatch.setenv("EDITOR", "false")
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A repository with one commit, adopted, with one check that passes when no file says RED."""
+    made = World(tmp_path)
+    yield made
+    made.close()

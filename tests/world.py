@@ -1,0 +1,387 @@
+"""A world that tests script: a repository, its hub, agents by hand, a gate that they tick.
+
+Every step ends in a check of all invariants.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from swarm import claim as claims
+from swarm import config as configuration
+from swarm import invariants, plan
+from swarm.change import Captured, NoWork, Rules, Sealed, Unresolved, capture, save, seal
+from swarm.claim import Claimed, Ending, Fenced, Mine, Released, Terms, Who
+from swarm.gate import Gate
+from swarm.ids import fold
+from swarm.layout import Layout, beside
+from swarm.ledger.outcome import Bounds
+from swarm.ledger.records import Outcome
+from swarm.ledger.store import Ledger
+from swarm.ledger.view import State
+from swarm.liveness import Alive
+from swarm.plumbing.hub import Hub
+from swarm.reconcile import Report, Sweep, rescue_leftovers, sweep
+from swarm.slot import Furnishing, Occupant, Opened, Slot
+from swarm.task import take_plan
+
+# Red when a tracked file says RED; quick, and needs nothing but sh and grep.
+CHECK = '! grep -rqs --exclude-dir=.git --exclude=swarm.toml "RED" .'
+
+
+def git(
+    folder: Path, *args: str, ok: Sequence[int] = (0,), env: Mapping[str, str] | None = None
+) -> str:
+    """Plain git as a person types it; its output without the last line end."""
+    done = subprocess.run(
+        ["git", *args], cwd=folder, capture_output=True, env={**os.environ, **(env or {})}
+    )
+    assert done.returncode in ok, (args, done.returncode, done.stderr.decode())
+    return done.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
+
+
+def swarm(folder: Path, *args: str, ok: Sequence[int] = (0,), timeout: float = 90) -> str:
+    """The command as a person types it; standard output, with errors behind it."""
+    done = run_swarm(folder, *args, timeout=timeout)
+    assert done.returncode in ok, (args, done.returncode, done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
+def run_swarm(
+    folder: Path, *args: str, env: Mapping[str, str] | None = None, timeout: float = 90
+) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, with this environment's interpreter first on PATH."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        [sys.executable, "-m", "swarm", *args],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": path, **(env or {})},
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+class TickingClock:
+    """A clock that moves only when told to."""
+
+    def __init__(self) -> None:
+        self._now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+        self._monotonic = 1000.0
+        self.boot = "boot-1"
+
+    def now(self) -> datetime:
+        return self._now
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def boot_id(self) -> str:
+        return self.boot
+
+    def pass_(self, **span: float) -> None:
+        """Let time go by: `pass_(minutes=20)`."""
+        step = timedelta(**span)
+        self._now += step
+        self._monotonic += step.total_seconds()
+
+
+@dataclass
+class Agent:
+    """Whoever holds a claim, working in a slot by hand."""
+
+    world: World
+    claimed: Claimed
+    slot: Slot
+    opened: Opened
+
+    @property
+    def mine(self) -> Mine:
+        return Mine.of(self.claimed.lock)
+
+    @property
+    def tree(self) -> Path:
+        return self.slot.tree
+
+    def write(self, path: str, text: str | bytes) -> Agent:
+        """Write a file in the worktree."""
+        place = self.tree / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(text.encode() if isinstance(text, str) else text)
+        return self
+
+    def git(self, *args: str, ok: Sequence[int] = (0,)) -> str:
+        """The agent's own git."""
+        return git(self.tree, *args, ok=ok)
+
+    def commit(self, message: str = "work") -> Agent:
+        """Commit everything, as an agent would."""
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", message)
+        return self
+
+    def capture(self) -> Captured:
+        occupant = self.slot.occupant()
+        assert occupant is not None
+        return capture(self.slot, occupant, self.world.rules)
+
+    def seal(self) -> Sealed | NoWork | Unresolved | Fenced:
+        """End as a success: capture and seal."""
+        answer = seal(self.world.ledger, self.slot, self.mine, self.capture(), self.world.rules)
+        self.slot.is_saved = True
+        self.world.step()
+        return answer
+
+    def end(
+        self, outcome: Outcome = "agent_failed", message: str = "exit code 1"
+    ) -> Released | Fenced:
+        """End as a failure: save and release."""
+        captured = self.capture()
+        saved = save(self.world.ledger, self.slot, self.mine.task, self.mine.token, captured)
+        self.slot.is_saved = True
+        answer = claims.release(
+            self.world.ledger,
+            self.mine,
+            Ending(
+                outcome,
+                message,
+                paths=captured.unresolved,
+                work=saved.work,
+                moves=saved.moves,
+            ),
+            self.world.bounds,
+        )
+        self.world.step()
+        return answer
+
+
+class World:
+    """A user's repository `app`, adopted by swarm, and everything around it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        files: Mapping[str, str] | None = None,
+        config: str = "",
+        check: str | None = CHECK,
+        target: str = "main",
+    ) -> None:
+        self.folder = folder
+        self.app = folder / "app"
+        self.app.mkdir()
+        git(self.app, "init", "-q", "-b", target)
+        for path, text in (files or {"README.md": "app\n", "src/a.txt": "1\n2\n3\n"}).items():
+            place = self.app / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text, "utf-8")
+        git(self.app, "add", "-A")
+        git(self.app, "commit", "-q", "-m", "first")
+        toml = f'format = 1\ntarget = "{target}"\n'
+        if "[limits]" not in config:
+            toml += '[limits]\nbackoff = "0s"\ngrace = "1s"\n'
+        toml += config
+        if check is not None:
+            toml += f"\n[[checks]]\nname = \"tests\"\nrun = '''{check}'''\n"
+        (self.app / "swarm.toml").write_text(toml, "utf-8")
+        self.config = configuration.load(self.app)
+        self.layout: Layout = beside(self.app, self.config.hub)
+        self.clock = TickingClock()
+        self.hub = Hub.create(
+            self.layout.hub, target, self.app / ".git", git(self.app, "rev-parse", "HEAD")
+        )
+        self.ledger = Ledger(self.hub, target, self.layout.cache, self.clock)
+        self.ledger.create()
+        git(self.app, "remote", "add", "-t", target, "swarm", str(self.layout.hub))
+        self.gates: list[Gate] = []
+        self.slots: list[Slot] = []
+        self.alive: list[Alive] = []
+        self.checker = invariants.Checker(self.ledger, self.layout)
+        self.step()
+
+    @property
+    def rules(self) -> Rules:
+        gate = self.config.gate
+        return Rules(self.config.worktree.max_file, gate.review, gate.protect, gate.scope)
+
+    @property
+    def bounds(self) -> Bounds:
+        limits = self.config.limits
+        return Bounds(
+            limits.strikes,
+            limits.conflicts,
+            backoff=limits.backoff,
+            backoff_max=limits.backoff_max,
+        )
+
+    @property
+    def terms(self) -> Terms:
+        given = self.config.claims
+        return Terms(given.lease, given.overlap, given.duplicates)
+
+    @property
+    def main(self) -> str:
+        """The target's tip."""
+        return self.hub.tip(self.ledger.branch)
+
+    def file(self, path: str, at: str | None = None) -> str | None:
+        """A file's text in the target (or at a commit), None when it is not there."""
+        commit = at or self.main
+        found = self.hub.reader.find(self.hub.reader.tree_of(commit), path)
+        return self.hub.reader.read(found.oid, "blob").decode() if found else None
+
+    def add(self, title: str, body: str = "Do it.", **keys: object) -> str:
+        """Add a task; its id is the folded title."""
+        draft = plan.Draft(id=fold(title), title=title, body=body, **keys)  # type: ignore[arg-type]
+        take_plan(self.ledger, [draft])
+        self.step()
+        return draft.id
+
+    def state(self, task: str) -> State:
+        return self.ledger.view().state(task)
+
+    def who(self, slot: str = "s1", runner: str = "r1-test", **keys: str) -> Who:
+        return Who(runner=runner, adapter="scripted", slot=slot, run="r1", **keys)
+
+    def acquire(
+        self, task: str | None = None, *, slot: str = "s1", runner: str = "r1-test"
+    ) -> claims.Answer:
+        """A claim without a worktree."""
+        answer = claims.acquire(self.ledger, self.who(slot, runner), self.terms, task)
+        self.step()
+        return answer
+
+    def agent(
+        self,
+        task: str | None = None,
+        *,
+        slot: str = "s1",
+        runner: str = "r1-test",
+        furnishing: Furnishing | None = None,
+    ) -> Agent:
+        """Claim and open a worktree, as a loop does."""
+        answer = self.acquire(task, slot=slot, runner=runner)
+        assert isinstance(answer, Claimed), answer
+        place = self.slot(slot)
+        rescue_leftovers(self.ledger, place, self.rules)
+        lock = answer.lock
+        opened = place.open(
+            Occupant(
+                task=lock.task,
+                token=lock.token,
+                nonce=lock.nonce,
+                agent=lock.agent,
+                run=lock.run,
+                base=lock.base,
+                start=lock.start,
+                merge=lock.merge,
+                head=lock.start,
+            ),
+            furnishing or Furnishing(checkout=self.app, exclude=self.config.worktree.exclude),
+        )
+        self.step()
+        return Agent(self, answer, place, opened)
+
+    def slot(self, name: str) -> Slot:
+        """The slot of that name, taken once and kept."""
+        for slot in self.slots:
+            if slot.name == name and slot.fd >= 0:
+                return slot
+        slot = Slot.take(self.layout.slots, name, self.hub)
+        assert slot is not None, f"slot {name} is taken"
+        self.slots.append(slot)
+        return slot
+
+    def gate(self, runner: str = "r1-test") -> Gate:
+        """The gate of a runner; the same object each time."""
+        for gate in self.gates:
+            if gate.runner == runner:
+                return gate
+        gate = Gate(
+            self.ledger,
+            self.layout,
+            self.config,
+            self.app,
+            runner,
+            rules=self.rules,
+            bounds=self.bounds,
+            lease=self.config.claims.lease,
+        )
+        self.gates.append(gate)
+        return gate
+
+    def work_gate(self, runner: str = "r1-test", *, limit: float = 60.0) -> None:
+        """Tick the gate until it has nothing to do; waits for the checks that it starts."""
+        gate = self.gate(runner)
+        deadline = datetime.now(UTC) + timedelta(seconds=limit)
+        while datetime.now(UTC) < deadline:
+            is_more = gate.tick()
+            self.step()
+            running = gate.job.running if gate.job is not None else None
+            if running is not None and running.child is not None:
+                running.child.wait(1.0)
+            elif not is_more and gate.job is None:
+                return
+        raise AssertionError("the gate never came to rest")
+
+    def land(self, title: str, path: str, text: str, *, slot: str = "s1", **keys: object) -> str:
+        """A task from its title to the target; returns the landing commit."""
+        task = self.add(title, **keys)
+        self.agent(task, slot=slot).write(path, text).commit(title).seal()
+        self.work_gate()
+        assert self.state(task) is State.LANDED, (task, self.state(task))
+        return self.main
+
+    def push(self, path: str, text: str, message: str = "by hand") -> str:
+        """A person's commit on the target, pushed to the hub from the checkout."""
+        git(self.app, "pull", "-q", "--ff-only", "swarm", self.ledger.branch)
+        place = self.app / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, "utf-8")
+        git(self.app, "add", path)
+        git(self.app, "commit", "-q", "-m", message)
+        git(self.app, "push", "-q", "swarm", f"HEAD:{self.ledger.branch}")
+        self.step()
+        return git(self.app, "rev-parse", "HEAD")
+
+    def sweep(self) -> Report:
+        """What any process does about dead and silent runners."""
+        report = sweep(
+            self.ledger,
+            Sweep(self.layout, self.rules, self.bounds, timedelta(seconds=1)),
+            own=self.slots,
+        )
+        self.step()
+        return report
+
+    def live(self, runner: str = "r1-test") -> Alive:
+        """Hold the runner's flock, as a living runner does."""
+        alive = Alive(self.layout.runs, runner)
+        self.alive.append(alive)
+        return alive
+
+    def events(self, task: str | None = None) -> list[str]:
+        """Kinds of the events written so far, oldest first; of one task when named."""
+        logged = [e for e in self.ledger.iter_log() if task is None or e.task == task]
+        return [e.kind for e in reversed(logged)]
+
+    def step(self) -> None:
+        """All invariants, after every step."""
+        found = self.checker.step()
+        assert not found, "\n".join(str(violation) for violation in found)
+
+    def close(self) -> None:
+        for gate in self.gates:
+            gate.abandon()
+        for slot in self.slots:
+            slot.close()
+        for alive in self.alive:
+            alive.close()
+        self.ledger.close()
