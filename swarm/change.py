@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,7 @@ from typing import Literal
 from swarm import faults
 from swarm.claim import Fenced, Mine, check_fence
 from swarm.errors import GitFault
+from swarm.ids import is_oid
 from swarm.ledger import records
 from swarm.ledger.events import Event
 from swarm.ledger.records import HoldReason, LeftByAgent, QueueEntry, Work
@@ -29,11 +31,15 @@ from swarm.plumbing.git import Git
 from swarm.plumbing.hub import RESCUE, Hub, branch_ref, work_ref
 from swarm.plumbing.refs import Move
 from swarm.scope import compile_globs, outside
-from swarm.slot import Occupant, Slot, has_marker_line
+from swarm.slot import Occupant, Slot, has_marker_line, in_cone
 
 SECRET_NAMES = ("*.pem", "*.key", "id_rsa*", "id_ed25519*", ".env", ".env.*")
 NOT_SECRET = ("*.example", "*.sample", "*.template")
 GITLINK = "160000"
+REBASING = ".git/rebase-merge"  # stands for a rebase that was stopped with nothing unmerged
+MAX_KEPT = 16  # parents of one commit
+_REFUSED = re.compile(r"^fatal: Unable to process path (.*)$", re.MULTILINE)
+_UNOPENED = re.compile(r"^warning: could not open directory '(.*?)/?':", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class Captured:
     uncommitted: int
     untracked: int
     rescue: str | None  # a commit holding what may not be in the change
+    elsewhere: str | None = None  # a commit holding what only other refs of the slot named
     secret: tuple[str, ...] = ()
     large: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
@@ -89,31 +96,60 @@ def capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
 
     Leftovers become one commit more, with every MERGE_HEAD as a further parent. Secret-looking and
     oversized new files go to a commit of their own; while a conflict is unresolved everything
-    does, and `head` is the agent's.
+    does, and `head` is the agent's. In the middle of a rebase, `head` is where that began, since
+    HEAD has only a part of the work. A worktree that is gone or no folder holds nothing.
 
     Raises:
         GitFault: git fails (a full disk, a broken object): nothing was deleted; keep the slot.
 
-    Safe: reads the worktree, writes only to our git dir; twice gives the same trees.
+    Safe: reads the worktree, writes only to our git dir; twice gives the same commit, so that what
+    is sealed or saved already is not taken for something new.
     """
+    try:
+        return _capture(slot, occupant, rules)
+    except OSError as error:
+        raise GitFault(f"slot {slot.name} cannot be captured", why=str(error)) from error
+
+
+def _capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
     head = slot.head() or occupant.head
-    was: Literal["branch", "detached"] = "branch" if _on_branch(slot) else "detached"
+    was: Literal["branch", "detached"] = "branch" if slot.is_on_branch else "detached"
     git = slot.own_git
+    elsewhere = _elsewhere(slot, git, occupant, head)
+    if not slot.is_real_tree:
+        return Captured(head, head, was, 0, 0, None, elsewhere)
     (slot.own / "index.lock").unlink(missing_ok=True)
-    if head != _own_head(slot) or occupant.conflicted or not (slot.own / "index").exists():
+    before = _own_head(slot)
+    if head != before or occupant.conflicted or not (slot.own / "index").exists():
         git.run("read-tree", "--reset", head)
         (slot.own / "HEAD").write_text(head + "\n", "ascii")
-    found = _survey(slot, git, rules)
+    found = _survey(slot, git, occupant, rules)
+    began = slot.interrupted_rebase()
     unresolved = tuple(path for path, how in occupant.conflicted.items() if _is_open(slot, path))
+    if began is not None:
+        unresolved += tuple(p for p in _unmerged(slot) if p not in unresolved) or (REBASING,)
     merging = [oid for oid in slot.merge_heads() if oid != head]
     nested = found.nested + _gitlinks(git, occupant.base, head)
+    if merging and occupant.sparse:
+        _take_unseen(slot, git, occupant.sparse)
     if unresolved:
         everything = found.tracked + found.new
         tree = _stage(slot, git, everything, nested, rules, found)
-        rescue = _commit(git, tree, [head, *merging], "Unfinished merge, as the agent left it")
+        if found.withheld:
+            tree = _with(slot, found.withheld)
+        told = "Unfinished merge, as the agent left it"
+        rescue = _commit(git, tree, [head, *merging], told, _opened_at(slot))
         git.run("read-tree", "--reset", head)
         return Captured(
-            head, head, was, len(found.tracked), len(found.new), rescue, unresolved=unresolved
+            head,
+            began or head,
+            was,
+            len(found.tracked),
+            len(found.new),
+            rescue,
+            elsewhere,
+            unresolved=unresolved,
+            unreadable=tuple(found.unreadable),
         )
     new_head = head
     withheld: str | None = None
@@ -121,10 +157,13 @@ def capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
         tree = _stage(slot, git, found.tracked + found.new, nested, rules, found)
         if tree != git.run("rev-parse", f"{head}^{{tree}}").text or merging:
             told = f"Left by the agent: {len(found.tracked)} changed, {len(found.new)} new"
-            new_head = _commit(git, tree, [head, *merging], told)
+            made = _same(git, before, tree, [head, *merging])
+            new_head = made or _commit(git, tree, [head, *merging], told)
             (slot.own / "HEAD").write_text(new_head + "\n", "ascii")
     if found.withheld:
-        withheld = _withheld(slot, git, new_head, found.withheld)
+        told = "Left out of the change: secret-looking or oversized files"
+        tree = _with(slot, found.withheld)
+        withheld = _commit(git, tree, [new_head], told, _opened_at(slot))
     faults.reach("seal.after_commit")
     return Captured(
         head,
@@ -133,17 +172,45 @@ def capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
         len(found.tracked),
         len(found.new),
         withheld,
+        elsewhere,
         secret=tuple(found.secret),
         large=tuple(found.large),
         unreadable=tuple(found.unreadable),
     )
 
 
-def _on_branch(slot: Slot) -> bool:
-    try:
-        return (slot.admin / "HEAD").read_text("utf-8", "replace").startswith("ref: ")
-    except OSError:
-        return False
+def _same(git: Git, commit: str, tree: str, parents: Sequence[str]) -> str | None:
+    """The commit that an earlier capture made of the very same leftovers, if it did."""
+    if not is_oid(commit):
+        return None
+    found = git.run("rev-parse", f"{commit}^{{tree}}", f"{commit}^@", ok=(0, 128))
+    return commit if found.lines == [tree, *parents] else None
+
+
+def _opened_at(slot: Slot) -> int:
+    """A date for what is only kept: the same at every try, so that one thing is kept once."""
+    return int(slot.record.stat().st_mtime)
+
+
+def _elsewhere(slot: Slot, git: Git, occupant: Occupant, head: str) -> str | None:
+    """One commit whose parents are what branches, tags and the stash hold and HEAD does not."""
+    ours = (head, occupant.head, occupant.start, occupant.base, occupant.merge)
+    others = [oid for oid in slot.tips() if oid not in ours]
+    if not others:
+        return None
+    asked = "".join(f"{oid}^{{commit}}\n" for oid in others).encode()
+    rows = git.run("cat-file", "--batch-check=%(objectname)", input=asked).lines
+    commits = dict.fromkeys(row for row in rows if is_oid(row))  # not of a blob's tag, or missing
+    kept = [oid for oid in commits if not _reaches(git, head, oid)][:MAX_KEPT]
+    if not kept:
+        return None
+    tree = git.run("rev-parse", f"{kept[0]}^{{tree}}").text
+    told = "Commits of the agent that were not on its HEAD: other branches, tags, the stash"
+    return _commit(git, tree, kept, told, _opened_at(slot))
+
+
+def _reaches(git: Git, tip: str, oid: str) -> bool:
+    return git.run("merge-base", "--is-ancestor", oid, tip, ok=(0, 1, 128)).code == 0
 
 
 def _own_head(slot: Slot) -> str:
@@ -153,7 +220,7 @@ def _own_head(slot: Slot) -> str:
         return ""
 
 
-def _survey(slot: Slot, git: Git, rules: Rules) -> _Leftovers:
+def _survey(slot: Slot, git: Git, occupant: Occupant, rules: Rules) -> _Leftovers:
     """What differs from HEAD, and what was never added; ignored files are not seen."""
     found = _Leftovers()
     status = git.run(
@@ -165,13 +232,20 @@ def _survey(slot: Slot, git: Git, rules: Rules) -> _Leftovers:
         "--no-renames",
         timeout=600,
     )
+    found.unreadable += _UNOPENED.findall(status.complaint)
+    ours = (*occupant.copied, *occupant.kept)
     for row in status.fields:
         code, path = row[:2], row[3:]
         if code == "??":
+            # An agent's `.gitignore` is stronger than the exclude file that names them.
+            if _is_below(path.rstrip("/"), ours):
+                continue
             if path.endswith("/"):
                 found.nested.append(path.rstrip("/"))
             else:
                 _sort_new(slot.tree, path, rules, found)
+        elif not os.path.lexists(slot.tree / path) and not in_cone(path, occupant.sparse):
+            continue  # never checked out; an agent that means it commits the deletion
         elif _can_take(slot.tree / path, found, path):
             found.tracked.append(path)
     return found
@@ -236,10 +310,40 @@ def _is_open(slot: Slot, path: str) -> bool:
 
 
 def _is_unmerged(slot: Slot, path: str) -> bool:
-    """Does the agent's own index still hold stages of the path? Read with our git, its index."""
-    git = Git(slot.own, work_tree=slot.tree, index=slot.admin / "index", inherit=(slot.fd,))
-    listed = git.run("ls-files", "-u", "-z", "--", f":(literal){path}", ok=(0, 128))
-    return bool(listed.fields)
+    return path in _unmerged(slot)
+
+
+def _unmerged(slot: Slot) -> list[str]:
+    """Paths of which the agent's own index still holds stages."""
+    rows = _agents_index(slot).run("ls-files", "-u", "-z", ok=(0, 128)).fields
+    return list(dict.fromkeys(row.partition("\t")[2] for row in rows))
+
+
+def _agents_index(slot: Slot) -> Git:
+    """Our git and configuration, its index."""
+    return Git(slot.own, work_tree=slot.tree, index=slot.admin / "index", inherit=(slot.fd,))
+
+
+def _take_unseen(slot: Slot, git: Git, sparse: Sequence[str]) -> None:
+    """What an unfinished merge brought in outside the cone stands in the agent's index alone."""
+
+    def unseen(by: Git) -> dict[str, str]:
+        rows = [row.split("\t", 1) for row in by.run("ls-files", "-s", "-z", ok=(0, 128)).fields]
+        return {
+            path: meta
+            for meta, path in rows
+            if meta.endswith(" 0")
+            and not in_cone(path, sparse)
+            and not os.path.lexists(slot.tree / path)
+        }
+
+    theirs, ours = unseen(_agents_index(slot)), unseen(git)
+    if not theirs:
+        return
+    gone = f"0 {'0' * (40 if slot.hub.hash_name == 'sha1' else 64)} 0"
+    lines = [f"{meta}\t{path}\0" for path, meta in theirs.items() if ours.get(path) != meta]
+    lines += [f"{gone}\t{path}\0" for path in ours if path not in theirs]
+    git.run("update-index", "-z", "--index-info", input=_encoded("".join(lines)))
 
 
 def _gitlinks(git: Git, base: str, head: str) -> list[str]:
@@ -270,10 +374,29 @@ def _stage(
         git.run("update-index", "--force-remove", "-z", "--stdin", input=_encoded(data))
     for folder in links:
         wanted += _nested_files(slot, folder, rules, found)
-    if wanted:
-        data = "".join(f"{path}\0" for path in wanted)
-        git.run("update-index", "--add", "--remove", "-z", "--stdin", input=_encoded(data))
+    _add(git, wanted, found)
     return git.run("write-tree").text
+
+
+def _add(git: Git, wanted: Sequence[str], found: _Leftovers) -> None:
+    """Take files as they are now into the index; a name that git refuses is left out and named.
+
+    Raises:
+        GitFault: anything else, a full disk included.
+    """
+    left = list(dict.fromkeys(wanted))
+    # A present file that the index calls skipped would be taken for a deletion.
+    call = ("update-index", "--ignore-skip-worktree-entries", "--add", "--remove", "-z", "--stdin")
+    while left:
+        data = "".join(f"{path}\0" for path in left)
+        done = git.run(*call, input=_encoded(data), ok=(0, 128))
+        if done.code == 0:
+            return
+        named = _REFUSED.search(done.err.decode("utf-8", "surrogateescape"))
+        if named is None or named[1] not in left:
+            raise GitFault("git update-index failed", why=done.complaint)
+        left.remove(named[1])
+        found.unreadable.append(named[1])
 
 
 def _encoded(text: str) -> bytes:
@@ -300,21 +423,24 @@ def _nested_files(slot: Slot, folder: str, rules: Rules, found: _Leftovers) -> l
     return found.new[before:]
 
 
-def _withheld(slot: Slot, git: Git, head: str, paths: Sequence[str]) -> str:
-    """A commit beside the change that holds secret-looking and oversized files."""
+def _with(slot: Slot, paths: Sequence[str]) -> str:
+    """The tree of our index with files that may not be in the change."""
     index = slot.own / "index.withheld"
     shutil.copyfile(slot.own / "index", index)
     beside = Git(slot.own, work_tree=slot.tree, index=index, inherit=(slot.fd,))
-    data = "".join(f"{path}\0" for path in paths)
-    beside.run("update-index", "--add", "-z", "--stdin", input=_encoded(data))
+    _add(beside, paths, _Leftovers())
     tree = beside.run("write-tree").text
     index.unlink(missing_ok=True)
-    return _commit(git, tree, [head], "Left out of the change: secret-looking or oversized files")
+    return tree
 
 
-def _commit(git: Git, tree: str, parents: Sequence[str], message: str) -> str:
+def _commit(
+    git: Git, tree: str, parents: Sequence[str], message: str, at: int | None = None
+) -> str:
     args = [arg for parent in parents for arg in ("-p", parent)]
-    return git.run("commit-tree", tree, *args, "-m", message).text
+    dates = {} if at is None else {"GIT_AUTHOR_DATE": f"{at} +0000"}
+    dates |= {} if at is None else {"GIT_COMMITTER_DATE": f"{at} +0000"}
+    return git.run("commit-tree", tree, *args, "-m", message, env=dates).text
 
 
 @dataclass(frozen=True)
@@ -334,10 +460,11 @@ def save(ledger: Ledger, slot: Slot, task: str, token: int, captured: Captured) 
     """
     hub = ledger.hub
     rescued: list[str] = []
-    if captured.rescue is not None:
-        hub.fetch(slot.own, captured.rescue, inherit=(slot.fd,))
-        why = "unfinished merge" if captured.unresolved else "left out of the change"
-        rescued.append(rescue(ledger, task, token, captured.rescue, why))
+    out = "unfinished merge" if captured.unresolved else "left out of the change"
+    for oid, why in ((captured.rescue, out), (captured.elsewhere, "not on the agent's HEAD")):
+        if oid is not None:
+            hub.fetch(slot.own, oid, inherit=(slot.fd,))
+            rescued.append(rescue(ledger, task, token, oid, why))
     occupant = slot.occupant()
     ref = work_ref(task, token)
     old = hub.reader.ref(ref)
@@ -430,6 +557,7 @@ class Unresolved:
 
     paths: tuple[str, ...]
     rescued: tuple[str, ...]
+    saved: Saved  # the agent's own commits, to travel with the release
 
 
 def seal(
@@ -445,15 +573,13 @@ def seal(
     hub = ledger.hub
     saved = save(ledger, slot, mine.task, mine.token, captured)
     if captured.unresolved:
-        return Unresolved(captured.unresolved, saved.rescued)
+        return Unresolved(captured.unresolved, saved.rescued, saved)
     target = hub.tip(ledger.branch)
     hub.fetch(slot.own, captured.head, inherit=(slot.fd,))
     if hub.contains(target, captured.head):
         return NoWork(saved.rescued)
-    base = hub.git.run("merge-base", target, captured.head, ok=(0, 1)).text or target
-    commits = int(hub.git.run("rev-list", "--count", captured.head, f"^{target}").text)
-    numbers = hub.diff_stat(base, captured.head)
-    paths = hub.changed_paths(base, captured.head)
+    occupant = slot.occupant()
+    differs = _compare(hub, target, captured.head, rules, occupant.copied if occupant else ())
     ref = work_ref(mine.task, mine.token)
     faults.reach("seal.before_queue")
 
@@ -465,7 +591,7 @@ def seal(
             return refuse(Fenced(mine.task, mine.token, "its change is queued already"))
         lock, attempts, task = view.lock(mine.task), view.attempts(mine.task), view.task(mine.task)
         assert lock is not None and attempts is not None and task is not None
-        scope = outside(paths, task.header.paths) if task.header.paths else []
+        scope = outside(differs.paths, task.header.paths) if task.header.paths else []
         entry = QueueEntry(
             task=mine.task,
             token=mine.token,
@@ -475,15 +601,15 @@ def seal(
             base=lock.base,
             start=lock.start,
             head=captured.head,
-            commits=commits,
-            files=numbers[0],
-            insertions=numbers[1],
-            deletions=numbers[2],
+            commits=differs.commits,
+            files=len(differs.paths),
+            insertions=differs.insertions,
+            deletions=differs.deletions,
             left_by_agent=captured.left,
             priority=task.header.priority,
             since=attempts.since,
             sealed_at=view.now,
-            hold=_holds(captured, paths, scope, rules, view.now) or None,
+            hold=_holds(captured, differs, scope, rules, view.now) or None,
         )
         event = Event(
             "sealed",
@@ -514,19 +640,80 @@ def seal(
     return answer
 
 
+@dataclass(frozen=True)
+class _Difference:
+    """What a change brings, beyond where it left the target."""
+
+    paths: list[str]
+    insertions: int
+    deletions: int
+    commits: int
+    secret: list[str]  # new in any of its commits: history lands too
+    large: list[str]
+
+
+def _compare(hub: Hub, target: str, head: str, rules: Rules, copied: Sequence[str]) -> _Difference:
+    base = hub.git.run("merge-base", target, head, ok=(0, 1)).text or target
+    call = ("diff-tree", "-r", "-z", "--no-renames", "--raw", "--no-abbrev", "--numstat")
+    rows = iter(hub.git.run(*call, base, head).fields)
+    added: dict[str, set[str]] = {}  # path -> blobs
+    paths: list[str] = []
+    insertions = deletions = 0
+    for row in rows:
+        if row.startswith(":"):
+            _note_added(row, next(rows), added)
+            continue
+        plus, minus, path = row.split("\t", 2)
+        paths.append(path)
+        insertions += int(plus) if plus != "-" else 0
+        deletions += int(minus) if minus != "-" else 0
+    history = ("log", "-z", "--format=%H", "--raw", "--no-abbrev", "--no-renames")
+    commits = 0
+    rows = iter(hub.git.run(*history, head, f"^{target}").fields)
+    for row in rows:
+        if row.lstrip("\n").startswith(":"):
+            _note_added(row.lstrip("\n"), next(rows), added)
+        elif row:
+            commits += 1
+    secret = [path for path in added if is_secret(path) or _is_below(path, copied)]
+    sizes = _sizes(hub, {oid for blobs in added.values() for oid in blobs})
+    large = [p for p, blobs in added.items() if any(sizes[oid] > rules.max_file for oid in blobs)]
+    return _Difference(sorted(paths), insertions, deletions, commits, secret, large)
+
+
+def _note_added(meta: str, path: str, added: dict[str, set[str]]) -> None:
+    _, mode, _, oid, status = meta.split(" ")
+    if status == "A" and mode != GITLINK:
+        added.setdefault(path, set()).add(oid)
+
+
+def _is_below(path: str, folders: Sequence[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+
+
+def _sizes(hub: Hub, blobs: Iterable[str]) -> dict[str, int]:
+    data = "".join(f"{oid}\n" for oid in blobs).encode()
+    call = ("cat-file", "--batch-check=%(objectname) %(objectsize)")
+    rows = [row.split(" ") for row in hub.git.run(*call, input=data).lines] if data else []
+    return {oid: int(size) for oid, size in rows}
+
+
 def _holds(
     captured: Captured,
-    paths: Sequence[str],
+    differs: _Difference,
     scope: Sequence[str],
     rules: Rules,
     now: datetime,
 ) -> list[HoldReason]:
-    protected = [p for p in paths if compile_globs(rules.protect).matches(p)]
+    protect = compile_globs(rules.protect)
+    protected = [p for p in differs.paths if protect.matches(p)]
+    secret = list(dict.fromkeys((*captured.secret, *differs.secret)))
+    large = list(dict.fromkeys((*captured.large, *differs.large)))
     found: list[HoldReason] = []
-    if captured.secret:
-        found.append(HoldReason(reason="secret", paths=list(captured.secret), at=now))
-    if captured.large:
-        found.append(HoldReason(reason="large_file", paths=list(captured.large), at=now))
+    if secret:
+        found.append(HoldReason(reason="secret", paths=secret, at=now))
+    if large:
+        found.append(HoldReason(reason="large_file", paths=large, at=now))
     if protected:
         found.append(HoldReason(reason="protected", paths=protected, at=now))
     if scope and rules.scope == "hold":

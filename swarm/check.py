@@ -42,7 +42,8 @@ _PYTEST_CANNOT = (2, 3, 4, 5)  # interrupted, internal error, usage, no tests ra
 
 # How known runners name a failing test at the start of a line.
 _FAILING = (
-    re.compile(r"^(?:FAILED|ERROR) (\S+::\S+|\S+\.py)\b"),  # pytest
+    # pytest; the parameters in its brackets may hold spaces
+    re.compile(r"^(?:FAILED|ERROR) (\S+?::[^\s\[]+(?:\[.*?\](?= - |$))?|\S+\.py(?=\s|$))"),
     re.compile(r"^--- FAIL: (\S+)"),  # go test
     re.compile(r"^(?:FAIL|ERROR): (\S+ \(\S+\))"),  # unittest
     re.compile(r"^test (\S+) \.\.\. FAILED"),  # cargo test
@@ -417,6 +418,11 @@ def mark_setup(slot: Slot, digest: str) -> None:
     (slot.folder / f"{slot.name}.setup").write_text(digest, "ascii")
 
 
+def unmark_setup(slot: Slot) -> None:
+    """Setup runs at the next opening, whatever its inputs."""
+    (slot.folder / f"{slot.name}.setup").unlink(missing_ok=True)
+
+
 def setup_digest(hub: Hub, config: Config, commit: str) -> str:
     """What setup depends on: its command and its input blobs in this commit."""
     facts = [config.worktree.setup, setup_inputs(hub, config.worktree.setup_inputs, commit)]
@@ -436,7 +442,7 @@ def find_shadowed(bench: Bench, check: Check, commit: str) -> str | None:
     tree = bench.slot.tree
     roots = [tree / check.cwd, tree / check.cwd / "src"]
     inits = [i for root in roots if root.is_dir() for i in sorted(root.glob("*/__init__.py"))]
-    tracked = set(bench.slot.slot_git.run("ls-files", "-z", "--", "*__init__.py").fields)
+    tracked = set(bench.slot.own_git.run("ls-files", "-z", "--", "*__init__.py").fields)
     inits = [
         i for i in inits if str(i.relative_to(tree)) in tracked and "test" not in i.parent.name
     ]

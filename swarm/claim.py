@@ -7,6 +7,7 @@ fenced; a token never falls and never repeats.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import socket
@@ -17,7 +18,6 @@ from typing import Literal
 import msgspec
 
 from swarm import faults
-from swarm.errors import HubUnusable
 from swarm.ids import new_agent_id, new_nonce
 from swarm.ledger import records
 from swarm.ledger.events import Event
@@ -77,9 +77,10 @@ class HeldBy:
 class NothingClaimable:
     """No task is ready for this agent; why, counted."""
 
-    kept_back: tuple[str, ...]  # ready tasks whose paths overlap a live claim's
-    overlaps: tuple[str, ...]  # those claims' tasks
+    kept_back: tuple[str, ...]  # ready tasks that a live claim stands in the way of
+    overlaps: tuple[str, ...]  # tasks of live claims whose paths overlap theirs
     other_role: int
+    twins: tuple[str, ...] = ()  # tasks of live claims that mean nearly the same, when refused
 
 
 @dataclass(frozen=True)
@@ -138,19 +139,16 @@ def acquire(ledger: Ledger, who: Who, terms: Terms, task: str | None = None) -> 
     nonce = new_nonce()
 
     def decide(view: View) -> Draft[Answer]:
-        live = ledger.index.live(view)
-        for row in live:
-            if row.agent == who.agent:
-                return refuse(AlreadyHolding(row.id))
-        found = _pick(ledger, view, who, terms, live, task)
+        with ledger.index.at(view):
+            live = ledger.index.live(view)
+            for row in live:
+                if row.agent == who.agent:
+                    return refuse(AlreadyHolding(row.id))
+            found = _pick(ledger, view, who, terms, live, task)
         if not isinstance(found, Row):
             return refuse(found)
-        if terms.duplicates == "refuse":
-            twins = _twins(found, live)
-            if twins:
-                why = f"nearly the same as {', '.join(twins)}"
-                return refuse(NotReady(found.id, State.OPEN, why))
-        draft = _draft(ledger, view, who, terms, found, nonce)
+        twins = _twins(found, live) if terms.duplicates == "warn" else []
+        draft = _draft(ledger, view, who, terms, found, nonce, tuple(twins))
         faults.reach("claim.before_transact")
         return draft
 
@@ -161,14 +159,13 @@ def acquire(ledger: Ledger, who: Who, terms: Terms, task: str | None = None) -> 
     view = ledger.view()
     held = find_lock(view, answer.lock.task)
     if held is None or held.nonce != nonce:
-        raise HubUnusable(f"the claim of {answer.lock.task} was written but is not there")
+        state = view.state(answer.lock.task)
+        if held is not None:
+            return HeldBy(held, state)
+        return NotReady(answer.lock.task, state, f"taken away at once: it is {state.value}")
     faults.reach("claim.after_read_back")
     lock_id = view.blob_id(records.lock_path(answer.lock.task)) or ""
-    twins: tuple[str, ...] = ()
-    if terms.duplicates == "warn":
-        row = ledger.index.find(view, answer.lock.task)
-        twins = tuple(_twins(row, ledger.index.live(view))) if row else ()
-    return Claimed(answer.lock, lock_id, answer.attempts, twins)
+    return dataclasses.replace(answer, lock=held, lock_id=lock_id)
 
 
 def _pick(
@@ -180,9 +177,10 @@ def _pick(
     task: str | None,
 ) -> Row | Answer:
     if task is not None:
-        return _named(ledger, view, who, task)
+        return _named(ledger, view, who, terms, live, task)
     kept_back: list[str] = []
     overlaps: set[str] = set()
+    same: set[str] = set()
     other_role = 0
     busy = [row for row in live if row.paths] if terms.overlap == "skip" else []
     judged: dict[tuple[str, ...], list[str]] = {}
@@ -199,11 +197,17 @@ def _pick(
                 kept_back.append(row.id)
                 overlaps.update(judged[row.paths])
                 return False
+        if terms.duplicates == "refuse" and (twins := _twins(row, live)):
+            kept_back.append(row.id)
+            same.update(twins)
+            return False
         return _is_truly_ready(view, row)
 
     row = ledger.index.first_ready(view, wanted)
     if row is None:
-        return NothingClaimable(tuple(kept_back), tuple(sorted(overlaps)), other_role)
+        return NothingClaimable(
+            tuple(kept_back), tuple(sorted(overlaps)), other_role, tuple(sorted(same))
+        )
     return row
 
 
@@ -212,7 +216,9 @@ def _is_truly_ready(view: View, row: Row) -> bool:
     return view.state(row.id) is State.OPEN and all(view.is_landed(n) for n in row.needs)
 
 
-def _named(ledger: Ledger, view: View, who: Who, task: str) -> Row | Answer:
+def _named(
+    ledger: Ledger, view: View, who: Who, terms: Terms, live: list[Row], task: str
+) -> Row | Answer:
     state = view.state(task)
     row = ledger.index.find(view, task)
     if state in (State.CLAIMED, State.QUEUED, State.HELD):
@@ -221,11 +227,21 @@ def _named(ledger: Ledger, view: View, who: Who, task: str) -> Row | Answer:
         return HeldBy(lock, state)
     if state is not State.OPEN or row is None:
         return NotReady(task, state, f"it is {state.value}")
+    if row.state is not State.OPEN:  # a record beside the claim's own files does not decode
+        return NotReady(task, row.state, row.why)
     missing = [n for n in row.needs if not view.is_landed(n)]
     if missing:
         return NotReady(task, state, f"needs {', '.join(missing)}")
     if row.role and who.role != row.role and who.adapter != "hand":
         return NotReady(task, state, f"only for role {row.role}")
+    if row.retry_at is not None and row.retry_at > view.now.timestamp():
+        return NotReady(task, state, f"back-off for {row.retry_at - view.now.timestamp():.0f} s")
+    if terms.overlap == "skip" and row.paths:
+        overlaps = [b.id for b in live if b.paths and overlap(row.paths, b.paths)]
+        if overlaps:
+            return NotReady(task, state, f"its paths overlap {', '.join(overlaps)}")
+    if terms.duplicates == "refuse" and (twins := _twins(row, live)):
+        return NotReady(task, state, f"nearly the same as {', '.join(twins)}")
     return row
 
 
@@ -234,7 +250,13 @@ def _twins(row: Row, live: list[Row]) -> list[str]:
 
 
 def _draft(
-    ledger: Ledger, view: View, who: Who, terms: Terms, row: Row, nonce: str
+    ledger: Ledger,
+    view: View,
+    who: Who,
+    terms: Terms,
+    row: Row,
+    nonce: str,
+    twins: tuple[str, ...],
 ) -> Draft[Claimed]:
     before = view.attempts(row.id)
     start, merge = next_start(before, view.target)
@@ -286,7 +308,7 @@ def _draft(
             "Swarm-Target": view.target,
         },
     )
-    return Draft((claimed,), Claimed(lock, "", after))
+    return Draft((claimed,), Claimed(lock, "", after, twins))
 
 
 @dataclass(frozen=True)
@@ -312,11 +334,18 @@ class Released:
 
 
 def release(
-    ledger: Ledger, mine: Mine, ending: Ending, bounds: Bounds, *, by: str = ""
+    ledger: Ledger,
+    mine: Mine,
+    ending: Ending,
+    bounds: Bounds,
+    *,
+    by: str = "",
+    park: bool = False,
 ) -> Released | Fenced:
     """Give a claim back and say why; parks the task when a bound is met, in the same move.
 
-    The claim is recognised by its nonce, never by a host or display name.
+    The claim is recognised by its nonce, never by a host or display name. `park`: it waits for a
+    person whatever the bounds say, or the next idle loop would take it up again.
 
     Safe: twice is `Fenced` the second time; killed anywhere, the claim is given back or expires.
     """
@@ -328,6 +357,15 @@ def release(
         if view.blob_id(records.queue_path(mine.task)) is not None:
             return refuse(Fenced(mine.task, mine.token, "its change is queued"))
         events, attempts, parked = conclude_events(view, "released", mine, ending, bounds, by=by)
+        if park and parked is None:
+            parked = records.Parked(
+                task=mine.task,
+                reason="not_retryable",
+                message=one_line(ending.message),
+                work=attempts.work,
+                at=view.now,
+            )
+            events = (*events, _parked_event(mine, parked))
         faults.reach("release.before_transact")
         return Draft(events, Released(mine.task, attempts, parked), ending.moves)
 
@@ -356,9 +394,11 @@ def conclude_events(
     before = view.attempts(mine.task)
     if before is None:
         raise Undecodable(f"{mine.task} is claimed and has no attempts record")
-    task, lock = view.task(mine.task), find_lock(view, mine.task)
-    if task is not None and task.header.strikes is not None:
-        bounds = dataclasses.replace(bounds, strikes=task.header.strikes)
+    lock = find_lock(view, mine.task)
+    with contextlib.suppress(Undecodable):  # a damaged text is no reason to keep the claim
+        task = view.task(mine.task)
+        if task is not None and task.header.strikes is not None:
+            bounds = dataclasses.replace(bounds, strikes=task.header.strikes)
     if ending.work is not None:
         before = msgspec.structs.replace(before, work=ending.work)
     known = last or Last(
@@ -392,7 +432,11 @@ def conclude_events(
     ended = Event(kind, says, edits, mine.task, mine.agent, mine.token, facts)
     if parked is None:
         return (ended,), after, None
-    put = Event(
+    return (ended, _parked_event(mine, parked)), after, parked
+
+
+def _parked_event(mine: Mine, parked: records.Parked) -> Event:
+    return Event(
         "parked",
         parked.message,
         {records.parked_path(mine.task): records.encode(parked)},
@@ -401,17 +445,32 @@ def conclude_events(
         mine.token,
         {"Swarm-Reason": parked.reason},
     )
-    return (ended, put), after, parked
 
 
 def check_fence(view: View, mine: Mine) -> Fenced | None:
-    """None while the claim is ours; the lock's nonce decides."""
+    """None while the claim is ours; the lock's nonce decides.
+
+    With records that do not decode nothing can be written for the task: fenced as well.
+    """
     lock = find_lock(view, mine.task)
     if lock is not None and lock.nonce == mine.nonce and lock.token == mine.token:
-        return None
+        why = view.why_damaged(mine.task)
+        return Fenced(mine.task, mine.token, f"damaged: {why}") if why else None
     if lock is not None:
         return Fenced(mine.task, mine.token, f"claimed again as attempt {lock.token}")
     return Fenced(mine.task, mine.token, f"it is {view.state(mine.task).value}")
+
+
+def find_claim(ledger: Ledger, task: str) -> Claimed | None:
+    """A live claim as `acquire` answered it; None when there is none or its change is sealed."""
+    view = ledger.view()
+    lock, attempts = find_lock(view, task), view.attempts(task)
+    lock_id = view.blob_id(records.lock_path(task))
+    if lock is None or lock_id is None or attempts is None:
+        return None
+    if view.blob_id(records.queue_path(task)) is not None:
+        return None
+    return Claimed(lock, lock_id, attempts)
 
 
 def find_lock(view: View, task: str) -> Lock | None:
@@ -442,10 +501,11 @@ class Extended:
 
 @dataclass(frozen=True)
 class NotExpired:
-    """It changed since it was judged, or its change is sealed."""
+    """It changed since it was judged, its change is sealed, or its records are damaged."""
 
     task: str
     why: str
+    is_damaged: bool = False
 
 
 MAX_EXTENSIONS = 3
@@ -475,9 +535,12 @@ def expire(
             return refuse(NotExpired(lock.task, "the claim changed"))
         if view.blob_id(records.queue_path(lock.task)) is not None:
             return refuse(NotExpired(lock.task, "its change is sealed and waits for the gate"))
-        before = view.attempts(lock.task)
+        try:
+            before = view.attempts(lock.task)
+        except Undecodable as error:
+            return refuse(NotExpired(lock.task, str(error), is_damaged=True))
         if before is None:
-            return refuse(NotExpired(lock.task, "damaged: no attempts record"))
+            return refuse(NotExpired(lock.task, "no attempts record", is_damaged=True))
         if unmerged and not runner_gone and before.extensions < MAX_EXTENSIONS:
             after = msgspec.structs.replace(before, extensions=before.extensions + 1)
             event = Event(

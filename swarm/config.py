@@ -296,7 +296,7 @@ def _hub(value: object) -> str:
     return text
 
 
-def _team(value: object) -> tuple[tuple[str, int], ...]:
+def read_team(value: object) -> tuple[tuple[str, int], ...]:
     """`build:3,review:1`: names and how many slots each has."""
     team: dict[str, int] = {}
     for part in _text(value).split(","):
@@ -347,7 +347,7 @@ Globs = Annotated[tuple[str, ...], _list(_glob)]
 Below = Annotated[str, _below]
 Entries = Annotated[tuple[str, ...], _list(_entry)]
 ExitCodes = Annotated[tuple[int, ...], _list(_whole(1, 255))]
-Team = Annotated[tuple[tuple[str, int], ...], _team]
+Team = Annotated[tuple[tuple[str, int], ...], read_team]
 Variables = Annotated[Mapping[str, str], _variables]
 
 # -- the file ----------------------------------------------------------------------------------
@@ -795,6 +795,7 @@ def starter(
     setup: str = "",
     setup_inputs: Sequence[str] = (),
     keep: Sequence[str] = (),
+    tasks: str = "tasks",
 ) -> str:
     """The `swarm.toml` of a new user: only what was found out, and what is worth knowing.
 
@@ -805,6 +806,7 @@ def starter(
         f"format = {FORMAT}",
         f"target = {_toml(target)}",
         f"hub = {_toml(hub)}",
+        *([f"tasks = {_toml(tasks)}"] if tasks != "tasks" else []),
         "",
         "[run]",
         "slots = 2                     # agents at once; -n",

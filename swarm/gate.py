@@ -28,7 +28,7 @@ from swarm.check import (
 )
 from swarm.claim import Ending, conclude_events
 from swarm.config import Check, Config
-from swarm.errors import UsageError
+from swarm.errors import GitFault, UsageError
 from swarm.judge import (
     Ask,
     BaseRed,
@@ -74,6 +74,8 @@ from swarm.trailers import of_commit
 
 FIX_MAIN = "fix-main"
 MAX_CANNOT_JUDGE = 2  # in a row, then the queue pauses
+DEFER_SECONDS = 10.0  # until a change is looked at again that a fault of git's kept from judging
+_FIX_ENDED = (State.LANDED, State.CANCELLED, State.PARKED, State.DAMAGED)
 DETAIL_CHARACTERS = 3000
 
 
@@ -138,6 +140,9 @@ class Gate:
         self._slot: Slot | None = None
         self._attributes = Attributes(ledger.hub, layout.cache)
         self._cannot_judge = 0
+        self._was_paused = False  # at the last look
+        self._judging: str | None = None  # nonce of the entry at hand
+        self._deferred: dict[str, float] = {}  # nonce -> not before, on the monotonic clock
 
     @property
     def activity(self) -> Activity | None:
@@ -182,9 +187,13 @@ class Gate:
             if isinstance(settle(self.ledger, self.claim), GateLost):
                 self._lose()
             return True
-        if self.job is not None:
-            return self._advance(view)
-        return self._choose(view)
+        try:
+            return self._advance(view) if self.job is not None else self._choose(view)
+        except GitFault:
+            if self._judging is not None:  # it keeps its place; those behind it go on
+                later = self.ledger.clock.monotonic() + DEFER_SECONDS
+                self._deferred[self._judging] = later
+            raise
 
     def _take(self) -> bool:
         view = self.ledger.view()
@@ -250,6 +259,11 @@ class Gate:
         if paused is not None and paused.by == "gate" and isinstance(known[1], Green):
             self._pause(None)
             return True
+        if paused is None and self._was_paused and not isinstance(known[1], Green):
+            self._was_paused = False
+            self.target_verdict = None  # a person resumed it: look again
+            return True
+        self._was_paused = paused is not None
         if isinstance(known[1], CannotJudge):
             if paused is None:
                 self._pause(_paused(view, f"checks cannot run on {view.target_branch}", known[1]))
@@ -258,6 +272,7 @@ class Gate:
             self._open_fix_main(view, known[1])
             return True
         entry = self._next(view, paused)
+        self._judging = entry.nonce if entry is not None else None
         return self._build(view, entry) if entry is not None else False
 
     def _has_queue(self, view: View) -> bool:
@@ -267,9 +282,12 @@ class Gate:
         """The next change: older than the age bound first, then priority, age, id."""
         if paused is not None and paused.by == "person":
             return None
-        entries = [e for e in view.entries() if not e.is_held]
+        entries = [e for e in view.entries() if not e.is_held and not view.why_damaged(e.task)]
         if paused is not None:
             entries = [e for e in entries if e.task == paused.task]
+        if self._deferred:
+            clock = self.ledger.clock.monotonic()
+            entries = [e for e in entries if self._deferred.get(e.nonce, clock) <= clock]
         now = view.now
 
         def order(entry: QueueEntry) -> tuple[bool, int, datetime, str]:
@@ -296,6 +314,10 @@ class Gate:
             for c in self.config.checks
             if applies(c, task.header.checks, None)
         ]
+        if hub.git.run("merge-base", view.target, entry.head, ok=(0, 1)).code:
+            message = f"its history shares no commit with {view.target_branch}: nothing to merge"
+            self._eject(entry, outcome="no_work", message=message)
+            return True
         built = build(
             hub,
             view.target,
@@ -489,6 +511,9 @@ class Gate:
             case SendBack():
                 self._cannot_judge = 0
                 self._send_back(candidate, decision, fresh)
+            case BaseRed(base, own) if own is not None and self._is_repair(view, entry):
+                back = SendBack("check_failed", own, base.verdict, None, None)
+                self._send_back(candidate, back, fresh)
             case BaseRed():
                 self._write(fresh)
                 self.target_verdict = (view.target, decision)
@@ -504,6 +529,11 @@ class Gate:
             case _:
                 raise AssertionError(decision)
         return True
+
+    def _is_repair(self, view: View, entry: QueueEntry) -> bool:
+        """Is it the one task that is to make the target green again?"""
+        gate = view.gate()
+        return gate is not None and gate.paused is not None and gate.paused.task == entry.task
 
     def _write(self, fresh: Sequence[Verdict]) -> None:
         def decide(view: View) -> Draft[None]:
@@ -541,8 +571,14 @@ class Gate:
         message = f"{verdict.check} {how}"
         if back.partner:
             message += f": green alone, red with {back.partner}"
+        elif verdict.verdict == "flaky":
+            message = f"{verdict.check} is flaky"
+        elif verdict.why:
+            message += f": {verdict.why}"
+        elif back.base != "passed":
+            message += f", on {self.ledger.branch} too"
         elif back.outcome == "check_failed":
-            message += ", alone too" if verdict.verdict == "failed" else f": {verdict.why}"
+            message += ", alone too"
         self._eject(
             candidate.entry,
             fresh=fresh,
@@ -690,7 +726,7 @@ class Gate:
             if not is_gate(view, claim) or gate is None or gate.paused is not None:
                 return refuse(None)
             name, number = FIX_MAIN, 1
-            while view.state(name) in (State.LANDED, State.CANCELLED, State.DAMAGED):
+            while view.state(name) in _FIX_ENDED:
                 number += 1
                 name = f"{FIX_MAIN}-{number}"
             events: list[Event] = []

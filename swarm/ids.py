@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 
 MAX_ID = 64
 _NOT_ID = re.compile(r"[^a-z0-9]+")
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
-_SIZE = re.compile(r"(\d+)(B|KiB|MiB|GiB)")
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
+_SIZE = re.compile(r"(\d+)(B|KiB|MiB|GiB)", re.ASCII)
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _AGENT_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no i, l, o, u
 _OID = re.compile(r"(?:[0-9a-f]{40}|[0-9a-f]{64})")

@@ -49,6 +49,7 @@ class BaseRed:
     """The target fails the check too: nobody's fault, the change keeps its place."""
 
     verdict: Verdict
+    own: Verdict | None = None  # the change's, when one was judged
 
 
 @dataclass(frozen=True)
@@ -96,17 +97,18 @@ def judge_change(
         if is_good(verdict, flaky_lands=flaky_lands):
             verdicts.append(verdict)
             continue
-        # A tool that is gone now says nothing of a base that was judged while it was there.
-        is_mute = verdict.verdict == "could_not_run"
+        # A tool that is gone or hangs now says nothing of a base judged while it was well.
+        is_mute = verdict.verdict in ("could_not_run", "timed_out")
         base = yield Ask(candidate.previous, check, "base", again=is_mute)
-        if not is_good(base, flaky_lands=True):
-            same = verdict.verdict == base.verdict
-            if same and verdict.verdict in ("could_not_run", "timed_out"):
-                return CannotJudge(verdict)
-            return BaseRed(base)
+        is_base_good = is_good(base, flaky_lands=True)
+        if is_mute and base.verdict == verdict.verdict:
+            return CannotJudge(verdict)
+        # What only this task asks for may be red until it is done: that is no red target.
+        if not is_base_good and check.when == "always":
+            return BaseRed(base, verdict)
         if verdict.verdict == "timed_out":
             return SendBack("check_timed_out", verdict, base.verdict, None, None)
-        if not is_alone and landings:
+        if is_base_good and not is_alone and landings:
             alone = yield Ask(candidate.entry.head, check, "alone")
             if is_good(alone, flaky_lands=True):
                 step = yield from _partner(check, landings, merge_at)

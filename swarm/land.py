@@ -7,12 +7,14 @@ that slept changes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 import msgspec
 
@@ -42,6 +44,8 @@ from swarm.plumbing.hub import LEDGER, Hub, branch_ref
 from swarm.plumbing.refs import Move
 from swarm.scope import outside
 from swarm.slot import has_markers
+
+R = TypeVar("R", bound=msgspec.Struct)
 
 KEPT_VERDICTS = 64  # in the present; older ones are in the ledger's history
 RECENT_LANDINGS = 300  # how far back the blob guard looks
@@ -271,6 +275,9 @@ def record(
 def _stale_reason(view: View, candidate: Candidate) -> str | None:
     """Why a candidate can no longer land as it was built."""
     task = candidate.entry.task
+    gate = view.gate()
+    if gate is not None and gate.paused is not None and gate.paused.task != task:
+        return "the gate was paused"
     if view.target != candidate.previous:
         return f"{view.target_branch} moved to {view.target[:7]}"
     if view.blob_id(records.queue_path(task)) != candidate.entry_id:
@@ -324,8 +331,10 @@ def landed_events(view: View, landing: Landing) -> tuple[Event, ...]:
     """One `landed` event per change; the last one also ends the landing."""
     events: list[Event] = []
     for number, change in enumerate(landing.changes, 1):
-        lock, attempts = view.lock(change.task), view.attempts(change.task)
-        entry = view.entry(change.task)
+        # It is in the target whatever became of these records: damage must not keep it unsaid.
+        lock = _find(view.lock, change.task)
+        attempts = _find(view.attempts, change.task)
+        entry = _find(view.entry, change.task)
         done = Done(
             task=change.task,
             result="landed",
@@ -373,6 +382,12 @@ def landed_events(view: View, landing: Landing) -> tuple[Event, ...]:
     return tuple(events)
 
 
+def _find(read: Callable[[str], R | None], task: str) -> R | None:
+    with contextlib.suppress(records.Undecodable):
+        return read(task)
+    return None
+
+
 def _reset(view: View, attempts: Attempts) -> Attempts:
     last = Last(
         token=attempts.token, outcome="landed", strike=False, message="landed", ended_at=view.now
@@ -417,10 +432,11 @@ def guard(
     entry = candidate.entry
     landed = hub.changed_paths(candidate.previous, candidate.commit)
     found: list[tuple[str, list[str]]] = []
-    meant = set(hub.changed_paths(entry.base, entry.head, renames=True))
-    merge_base = hub.git.run("merge-base", candidate.previous, entry.head).text
-    meant |= set(hub.changed_paths(merge_base, entry.head, renames=True))
+    meant = set(hub.changed_paths(entry.base, entry.head))
     stray = [path for path in landed if path not in meant]
+    if stray:
+        followed = _renames(hub, entry.base, candidate.previous)
+        stray = [path for path in stray if followed.get(path) not in meant]
     if stray:
         found.append(("containment", stray))
     sided = _side_taken(hub, candidate.previous, entry)
@@ -445,9 +461,16 @@ def guard(
     ]
 
 
+def _renames(hub: Hub, old: str, new: str) -> dict[str, str]:
+    """New name -> old name of what was renamed between two commits."""
+    rows = hub.git.run("diff-tree", "-r", "-z", "--name-status", "--diff-filter=R", "-M", old, new)
+    fields = rows.fields
+    return dict(zip(fields[2::3], fields[1::3], strict=True))
+
+
 def _side_taken(hub: Hub, target: str, entry: QueueEntry) -> list[str]:
-    """Paths to which a merge commit of the change gives its own side's blob where git's own merge
-    of the parents, without a conflict there, takes the other side's."""
+    """Paths to which a merge commit of the change gives its own side's blob, although the other
+    side's was git's own merge of the parents or in conflict with it."""
     merges = hub.git.run("rev-list", "--merges", entry.head, f"^{target}").lines
     taken: set[str] = set()
     for commit in merges:
@@ -462,12 +485,10 @@ def _side_taken(hub: Hub, target: str, entry: QueueEntry) -> list[str]:
         conflicted = set(fields[1:end])
         ours, result = hub.reader.tree_of(parents[0]), hub.reader.tree_of(commit)
         for path, got, wanted in hub.reader.iter_changes(result, fields[0]):
-            if path in conflicted or got == wanted:
-                continue
             own = hub.reader.find(ours, path)
             theirs = hub.reader.find(hub.reader.tree_of(parents[1]), path)
             own_oid, their_oid = own.oid if own else None, theirs.oid if theirs else None
-            if got == own_oid and wanted == their_oid:
+            if got == own_oid and (path in conflicted or wanted == their_oid):
                 taken.add(path)
     return sorted(taken)
 

@@ -23,6 +23,11 @@ class Layout:
         return self.root / "slots"
 
     @property
+    def homes(self) -> Path:
+        """A HOME per slot, when the configuration says `private`."""
+        return self.root / "homes"
+
+    @property
     def gate(self) -> Path:
         """The same for checks: `g1.git`, `g1`."""
         return self.root / "gate"

@@ -10,16 +10,20 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from swarm.errors import GitFault, HubUnusable
 from swarm.ledger.clock import Clock
 from swarm.plumbing.hub import BEATS, Hub
 from swarm.plumbing.refs import Committed, Move
 
 Rule = Literal["flock", "beat", "observed"]
+_LOOK_SECONDS = 2.0  # who looks holds the flock shared for a moment
+_FORGET_SECONDS = 604_800.0  # a week, far beyond every lease: its claim has ended
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,28 @@ class Holder:
 
 
 class Alive:
-    """The flock that says this runner lives; released by the kernel when the process dies."""
+    """The flock that says this runner lives; released by the kernel when the process dies.
+
+    Raises:
+        HubUnusable: another process lives under this very name.
+    """
 
     def __init__(self, runs: Path, runner: str) -> None:
         runs.mkdir(parents=True, exist_ok=True)
         self.path = alive_path(runs, runner)
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        deadline = time.monotonic() + _LOOK_SECONDS
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    os.close(self._fd)
+                    raise HubUnusable(
+                        f"a runner named {runner} is alive already", hint=f"fuser -v {self.path}"
+                    ) from None
+                time.sleep(0.01)
 
     def close(self) -> None:
         """Say that this runner has ended."""
@@ -93,7 +112,7 @@ def is_flock_free(path: Path) -> bool | None:
 def beat(hub: Hub, runner: str, clock: Clock) -> bool:
     """Replace the runner's heartbeat: a parentless commit, so that no history grows.
 
-    Fails open: False when the hub did not take it; the next one will.
+    Fails open: False when the hub did not take it, or its turn did not come; the next one will.
     """
     ref = f"{BEATS}/{runner}"
     text = json.dumps(
@@ -107,7 +126,7 @@ def beat(hub: Hub, runner: str, clock: Clock) -> bool:
             new = batch.commit(batch.tree({}), [], text + "\n", "swarm <beat@swarm.invalid>", at)
             batch.write()
             return isinstance(hub.refs.transact([Move(ref, hub.reader.ref(ref), new)]), Committed)
-    except OSError:
+    except (OSError, HubUnusable, GitFault):
         return False
 
 
@@ -115,7 +134,7 @@ def read_beats(hub: Hub) -> dict[str, tuple[str, float, str]]:
     """runner -> (boot id, monotonic seconds, oid of the beat); unreadable beats are left out."""
     beats: dict[str, tuple[str, float, str]] = {}
     for ref, oid in hub.refs_below(BEATS).items():
-        with contextlib.suppress(ValueError, KeyError, TypeError):
+        with contextlib.suppress(ValueError, KeyError, TypeError, GitFault):
             text = hub.reader.commit(oid).partition(b"\n\n")[2]
             fact = json.loads(text)
             seconds = float(fact["monotonic_seconds"])
@@ -137,12 +156,18 @@ class Seen:
         """nonce -> seconds since its (nonce, beat oid) pair was first seen here; never: 0."""
         boot, now = self._clock.boot_id(), self._clock.monotonic()
         known: dict[str, float] = {}
-        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, KeyError):
             stored = json.loads(self._path.read_text("utf-8"))
-            if stored.get("boot_id") == boot:
+            if stored["boot_id"] == boot:
                 known = {str(k): float(v) for k, v in stored["first"].items()}
         keys = {nonce: f"{nonce}:{oid}" for nonce, oid in pairs.items()}
-        first = {key: known.get(key, now) for key in keys.values()}
+        # Pairs of others stay: sweep, gate and `status` each ask for their own.
+        first = {
+            key: at
+            for key, at in known.items()
+            if key.partition(":")[0] not in pairs and now - at < _FORGET_SECONDS
+        }
+        first |= {key: known.get(key, now) for key in keys.values()}
         if first != known:
             with contextlib.suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)

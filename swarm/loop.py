@@ -14,12 +14,12 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
 from swarm import adapter as adapters
-from swarm import environment, faults, process, prompt
+from swarm import environment, faults, process, prompt, steer
 from swarm.change import (
     NoWork,
     Rules,
@@ -30,8 +30,9 @@ from swarm.change import (
     seal,
     take_commits,
 )
-from swarm.check import mark_setup, needs_setup, setup_digest
+from swarm.check import mark_setup, needs_setup, setup_digest, unmark_setup
 from swarm.claim import (
+    AlreadyHolding,
     Claimed,
     Ending,
     Fenced,
@@ -41,10 +42,11 @@ from swarm.claim import (
     Who,
     acquire,
     check_fence,
+    find_claim,
     release,
 )
 from swarm.config import Config
-from swarm.errors import SwarmError
+from swarm.errors import GitFault, SwarmError
 from swarm.ids import new_nonce, parse_duration
 from swarm.layout import Layout
 from swarm.ledger import records
@@ -59,7 +61,16 @@ from swarm.slot import Furnishing, Occupant, Slot
 Stage = Literal["idle", "setup", "working", "ended"]
 IDLE_SECONDS = 1.0
 POLL_SECONDS = 0.2
+LOOK_SECONDS = 1.0  # between two looks at the fence while the ledger moves
 TAIL_BYTES = 1500
+MAX_SETUP_FAILURES = 2
+MAX_FAULTS = 5
+MAX_TRIES = 6  # at saving an attempt's work, over half a minute
+FIRST_RETRY_SECONDS = 1.0
+MAX_RETRY_SECONDS = 30.0
+QUICK_SECONDS = 5.0  # an attempt that fails sooner did not work
+GAP_SECONDS = 1.0  # then before the next start in its slot; doubles
+MAX_GAP_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -91,8 +102,31 @@ class Idle:
 
     nothing_at: dict[str, tuple[str, float]] = field(default_factory=dict)  # role -> tip, until
     setup_failures: int = 0  # in a row
+    faults: int = 0  # of ours or of the machine, in a row
+    trouble: str = ""  # the last of either
     is_draining: bool = False
+    is_stopping: bool = False  # attempts that are only being opened end too
+    is_over_cap: bool = False  # `max_total`: idle worktrees are removed
     login_hint: str | None = None  # the adapter cannot go on until a person logs in
+    limits: int = 0  # provider limits in a row
+    limited_until: float = 0.0  # monotonic: no claims before
+
+    @property
+    def stuck(self) -> str | None:
+        """Why nobody claims any more until a person acts; None when claims go on."""
+        if self.login_hint:
+            return f"not logged in: {self.login_hint}"
+        if self.setup_failures >= MAX_SETUP_FAILURES:
+            return f"setup failed {self.setup_failures} times in a row: {self.trouble}"
+        if self.faults >= MAX_FAULTS:
+            return f"{self.faults} faults in a row: {self.trouble}"
+        return None
+
+    def note_limit(self, first: timedelta, most: timedelta) -> None:
+        """The provider said no: all loops pause, longer each time, until an attempt succeeds."""
+        self.limits += 1
+        span = min(first * 2 ** min(self.limits - 1, 30), most)
+        self.limited_until = time.monotonic() + max(span.total_seconds(), GAP_SECONDS)
 
 
 @dataclass
@@ -104,14 +138,42 @@ class Attempt:
     task: Task
     folder: Path
     mark: str
-    tmpdir: Path
     started: float  # monotonic
+    tmpdir: Path | None = None
+    occupant: Occupant | None = None  # as opening left it
     child: process.Child | None = None
+    ended: process.Ended | None = None
+    ending: Ending | None = None  # decided, and not written yet
+    tries: int = 0  # at concluding it
+    retry_at: float = 0.0
     stopping: Outcome | None = None  # why we end it
+    request: steer.Request | None = None  # a person asked for it
+    tip: str | None = None  # of the ledger, when the fence was last looked at
+    next_look: float = 0.0
     next_beat: float = 0.0
     digest: str = ""  # of setup
-    signs: tuple[object, ...] = ()  # what was last seen of its life
+    signs: Signs | None = None  # what was last seen of its life
     sign_at: float = 0.0
+    next_sign: float = 0.0
+    agent_at: float = 0.0  # monotonic: when the agent itself was started
+    has_started: bool = False  # it has said something
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What tells a working agent from a hung one; each compared with its own earlier value."""
+
+    output_at: datetime
+    cpu_seconds: float
+    changed_at: float  # newest in the worktree
+    at: float  # monotonic
+
+    def is_newer(self, than: Signs) -> bool:
+        """Output, a changed file, or more than a hundredth of one processor since then."""
+        cpu = self.cpu_seconds - than.cpu_seconds
+        return (self.output_at, self.changed_at) != (than.output_at, than.changed_at) or cpu > (
+            self.at - than.at
+        ) / 100
 
 
 class Loop:
@@ -127,9 +189,15 @@ class Loop:
         self.why_idle = ""
         self.trouble: str = ""  # the last fault of ours, for status
         self.near: Callable[[str, tuple[str, ...]], None] | None = None
+        self._who: Who | None = None  # of a claim whose answer was lost
+        self._not_before = 0.0  # monotonic: no claim
+        self._quick_failures = 0  # in a row
+        self._is_furnished = False  # teardown has something to take down
 
     def tick(self) -> float:
         """One step; seconds until the next one is useful (an ended child or a wake comes first)."""
+        if self.stage in ("setup", "working"):
+            self._heed()
         match self.stage:
             case "idle":
                 return self._claim()
@@ -156,25 +224,53 @@ class Loop:
     def is_busy(self) -> bool:
         return self.stage != "idle"
 
+    def _heed(self) -> None:
+        """A person may have asked to stop this attempt, or ended its claim (a cancelled task)."""
+        attempt = self._now()
+        if self.idle.is_stopping and attempt.stopping is None:
+            self.stop("stopped")
+        request = steer.find_request(self.setting.layout, attempt.claimed.lock)
+        if request is not None and request != attempt.request:
+            attempt.request = request
+            self.stop("stopped", now=request.now)
+        now = time.monotonic()
+        tip = self.setting.ledger.hub.reader.ref(LEDGER)
+        if tip == attempt.tip or now < attempt.next_look or attempt.child is None:
+            return
+        attempt.tip, attempt.next_look = tip, now + LOOK_SECONDS
+        if check_fence(self.setting.ledger.view(), attempt.mine) is not None:
+            self.stop("stopped")
+
     # Claim and open
 
     def _claim(self) -> float:
-        idle = self.idle
-        if idle.is_draining or idle.login_hint or idle.setup_failures >= 2:
-            self.why_idle = _why_stopped(idle)
+        idle, now = self.idle, time.monotonic()
+        if idle.is_over_cap and self.slot.record.exists():
+            self._make_room()
+        if idle.is_draining or idle.stuck is not None:
+            self.why_idle = idle.stuck or "draining"
             return IDLE_SECONDS
+        wait = max(idle.limited_until, self._not_before) - now
+        if wait > 0:
+            is_limited = idle.limited_until > self._not_before
+            self.why_idle = "provider limit" if is_limited else "the last attempt failed at once"
+            return min(wait, IDLE_SECONDS)
         tip = self.setting.ledger.hub.reader.ref(LEDGER) or ""
         known = idle.nothing_at.get(self.role)
-        if known is not None and known[0] == tip and time.monotonic() < known[1]:
+        if known is not None and known[0] == tip and now < known[1]:
             return IDLE_SECONDS
-        who = Who(
+        # Kept when acquiring raises: its answer may be lost and the claim written.
+        self._who = self._who or Who(
             runner=self.setting.runner,
             adapter=self.setting.adapter.name,
             role=self.role,
             slot=self.slot.name,
             run=self.setting.run,
         )
-        answer = acquire(self.setting.ledger, who, self.setting.terms)
+        answer = acquire(self.setting.ledger, self._who, self.setting.terms)
+        self._who = None
+        if isinstance(answer, AlreadyHolding):
+            answer = find_claim(self.setting.ledger, answer.task) or answer
         if isinstance(answer, Claimed):
             self.why_idle = ""
             self._open(answer)
@@ -187,7 +283,6 @@ class Loop:
     def _open(self, claimed: Claimed) -> None:
         setting, lock = self.setting, claimed.lock
         folder = setting.layout.attempt(setting.run, lock.task, lock.token)
-        folder.mkdir(parents=True, exist_ok=True)
         view = setting.ledger.view()
         task = view.task(lock.task)
         assert task is not None
@@ -197,14 +292,15 @@ class Loop:
             task,
             folder,
             f"{setting.runner}.{lock.agent}.{new_nonce()[:12]}",
-            Path(tempfile.mkdtemp(prefix="swarm-")),
             time.monotonic(),
         )
         self.attempt = attempt
         if claimed.near and self.near is not None:
             self.near(lock.task, claimed.near)
         try:
-            rescue_leftovers(setting.ledger, self.slot, setting.rules)
+            folder.mkdir(parents=True, exist_ok=True)
+            attempt.tmpdir = Path(tempfile.mkdtemp(prefix="swarm-"))
+            self._clear_slot()
             self.slot.open(
                 Occupant(
                     task=lock.task,
@@ -219,10 +315,41 @@ class Loop:
                 ),
                 self._furnishing(attempt),
             )
+            attempt.occupant = self.slot.occupant()
             if not self._start_setup(attempt):
                 self._start_agent(attempt, view)
-        except SwarmError as error:
+        except (SwarmError, OSError) as error:
             self._give_back(attempt, error)
+
+    def _clear_slot(self) -> None:
+        """
+        Raises:
+            GitFault: what lies in the slot cannot be saved. It is left alone, and the next claim
+                gets another slot.
+        """
+        try:
+            rescue_leftovers(self.setting.ledger, self.slot, self.setting.rules)
+        except GitFault:
+            self._set_slot_aside()
+            raise
+
+    def _set_slot_aside(self) -> None:
+        kept = self.slot
+        self.slot = Slot.take_free(kept.folder, "s", kept.hub)
+        self._is_furnished = False
+        kept.close()
+
+    def _make_room(self) -> None:
+        """Remove the idle worktree; work that is not saved elsewhere is saved first."""
+        try:
+            rescue_leftovers(self.setting.ledger, self.slot, self.setting.rules)
+            self.let_go()
+            self.slot.remove()
+        except (SwarmError, OSError) as error:
+            self._note(error)
+
+    def _note(self, error: SwarmError | OSError) -> None:
+        self.trouble = self.idle.trouble = _says(error)
 
     def _furnishing(self, attempt: Attempt) -> Furnishing:
         worktree = self.setting.config.worktree
@@ -239,11 +366,16 @@ class Loop:
             paths=tuple(attempt.task.header.paths),
         )
 
-    def _give_back(self, attempt: Attempt, error: SwarmError) -> None:
+    def _give_back(self, attempt: Attempt, error: SwarmError | OSError) -> None:
         """A fault of ours or of the environment: no strike, the claim is released at once."""
-        self.trouble = error.what
-        self._release(attempt, Ending("setup_failed", f"{error.what}: {error.why or ''}"))
-        self.idle.setup_failures += 1
+        self._note(error)
+        self.idle.faults += 1
+        self._end_with(attempt, Ending("setup_failed", _says(error)))
+
+    def _end_with(self, attempt: Attempt, ending: Ending) -> None:
+        """Nothing is left to save: the next tick gives the claim back, and the next if it fails."""
+        attempt.ending = ending
+        self.stage = "ended"
 
     # Setup
 
@@ -256,9 +388,13 @@ class Loop:
         attempt.digest = setup_digest(self.setting.ledger.hub, self.setting.config, head) if (
             self.setting.ledger.hub.reader.has(head)
         ) else ""  # fmt: skip
-        if not needs_setup(self.slot, worktree.setup_inputs, worktree.keep, attempt.digest):
+        is_done = attempt.digest and not needs_setup(
+            self.slot, worktree.setup_inputs, worktree.keep, attempt.digest
+        )
+        if is_done:
             faults.reach("worktree.after_setup")
             return False
+        unmark_setup(self.slot)  # until it succeeds nobody knows what is installed
         attempt.child = process.start(
             process.Spec(
                 argv=("/bin/sh", "-c", worktree.setup),
@@ -271,6 +407,7 @@ class Loop:
                 grace=self.setting.config.limits.grace,
             )
         )
+        self._is_furnished = True
         self.stage = "setup"
         return True
 
@@ -281,8 +418,17 @@ class Loop:
             check_env={},
             slot=self._facts(attempt),
             checkout=self.setting.checkout,
-            tmpdir=attempt.tmpdir,
+            tmpdir=_made(attempt.tmpdir),
+            home=self._home(),
         )
+
+    def _home(self) -> Path | None:
+        """The slot's own HOME, made; None: the user's."""
+        if self.setting.config.run.home == "user":
+            return None
+        home = self.setting.layout.homes / self.slot.name
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return home
 
     def _poll_setup(self) -> float:
         attempt = self._now()
@@ -292,23 +438,24 @@ class Loop:
             return POLL_SECONDS
         attempt.child = None
         if attempt.stopping is not None:
-            self._release(attempt, Ending(attempt.stopping, "stopped during setup"))
+            why = attempt.request.says if attempt.request else "stopped during setup"
+            self._end_with(attempt, Ending(attempt.stopping, why))
             return 0.0
         if ended.exit_code != 0:
             how = "timed out" if ended.timed_out else f"exit code {ended.exit_code}"
             tail = _tail(attempt.folder / "setup.log")
             self.idle.setup_failures += 1
-            self._release(
-                attempt,
-                Ending("setup_failed", f"setup failed: {how}", tail, ended.exit_code),
-            )
+            self.trouble = self.idle.trouble = how
+            ending = Ending("setup_failed", f"setup failed: {how}", tail, ended.exit_code)
+            self._end_with(attempt, ending)
             return 0.0
         self.idle.setup_failures = 0
-        mark_setup(self.slot, attempt.digest)
+        if attempt.digest:
+            mark_setup(self.slot, attempt.digest)
         faults.reach("worktree.after_setup")
         try:
             self._start_agent(attempt, self.setting.ledger.view())
-        except SwarmError as error:
+        except (SwarmError, OSError) as error:
             self._give_back(attempt, error)
         return 0.0
 
@@ -370,7 +517,8 @@ class Loop:
                 mark=attempt.mark,
             ),
             checkout=setting.checkout,
-            tmpdir=attempt.tmpdir,
+            tmpdir=_made(attempt.tmpdir),
+            home=self._home(),
         )
         timeout = attempt.task.header.timeout
         attempt.child = process.start(
@@ -390,8 +538,12 @@ class Loop:
             )
         )
         attempt.next_beat = time.monotonic() + lock.lease_seconds / 3
-        attempt.sign_at = time.monotonic()
+        attempt.agent_at = attempt.sign_at = attempt.next_sign = time.monotonic()
+        self.idle.faults = 0
+        self._is_furnished = True
         self.stage = "working"
+        if attempt.stopping is not None:  # asked for while there was nothing to end
+            attempt.child.kill_now(attempt.stopping)
         faults.reach("agent.after_start")
 
     def _prompt(self, attempt: Attempt, view: View) -> str:
@@ -430,49 +582,93 @@ class Loop:
             else:
                 with contextlib.suppress(SwarmError):  # renewal fails open
                     take_commits(self.setting.ledger, self.slot, attempt.mine)
+        self._watch_start(attempt, now)
         self._watch_silence(attempt, now)
         return POLL_SECONDS
 
     def _watch_silence(self, attempt: Attempt, now: float) -> None:
-        """Silence is no output, no child CPU and no changed file, all at once."""
-        limit = self.setting.config.limits.silence
-        if limit is None or attempt.child is None or attempt.stopping is not None:
+        """Silence is no output, no child CPU and no changed file, all at once and all the while."""
+        limits, child = self.setting.config.limits, attempt.child
+        if limits.silence is None or child is None or attempt.stopping is not None:
             return
-        seconds = limit.total_seconds()
-        if now - attempt.sign_at < min(seconds / 4, 15.0):
+        seconds = limits.silence.total_seconds()
+        if now < attempt.next_sign:
             return
-        signs = (attempt.child.output_at, round(attempt.child.cpu_seconds(), 1))
-        if signs != attempt.signs or now - attempt.sign_at < seconds:
-            if signs != attempt.signs:
-                attempt.signs, attempt.sign_at = signs, now
+        attempt.next_sign = now + min(seconds / 8, 15.0)
+        signs = Signs(child.output_at, child.cpu_seconds(), _newest_change(self.slot.tree), now)
+        if attempt.signs is None or signs.is_newer(attempt.signs):
+            attempt.signs, attempt.sign_at = signs, now
+        elif now - attempt.sign_at >= seconds:
+            attempt.stopping = "silent"
+            child.stop("silent")
+
+    def _watch_start(self, attempt: Attempt, now: float) -> None:
+        """An agent whose output is a stream of events says something soon, or hangs at its start.
+
+        Where output is text, the first may well come with the end.
+        """
+        start, child = self.setting.config.limits.start, attempt.child
+        if start is None or child is None or attempt.stopping is not None:
             return
-        if _newest_change(self.slot.tree) > time.time() - seconds:
-            attempt.sign_at = now
+        if self.setting.adapter.output.format != "jsonl" or attempt.has_started:
             return
-        attempt.stopping = "silent"
-        attempt.child.stop("silent")
+        attempt.has_started = any(
+            (attempt.folder / name).stat().st_size for name in ("transcript.jsonl", "stderr.log")
+        )
+        if not attempt.has_started and now - attempt.agent_at >= start.total_seconds():
+            attempt.stopping = "silent"
+            child.stop("no sign of life")
 
     # The end
 
     def _finish(self) -> float:
+        """Save, seal or give back. What fails is tried again; the claim stands meanwhile."""
         attempt = self._now()
-        assert attempt.child is not None
-        ended = attempt.child.poll()
-        assert ended is not None
-        faults.reach("seal.after_tree_ended")
+        wait = attempt.retry_at - time.monotonic()
+        if wait > 0:
+            return wait
         try:
-            self._conclude(attempt, ended)
-        except SwarmError as error:
-            self.trouble = error.what
-            self._reset(attempt)
+            if attempt.ending is not None:
+                self._release(attempt, attempt.ending)
+            else:
+                self._conclude(attempt, self._ended(attempt))
+        except (SwarmError, OSError) as error:
+            self._note(error)
+            attempt.tries += 1
+            span = min(FIRST_RETRY_SECONDS * 2 ** (attempt.tries - 1), MAX_RETRY_SECONDS)
+            attempt.retry_at = time.monotonic() + span
+            if attempt.tries >= MAX_TRIES:
+                self._give_up(attempt, error)
         return 0.0
+
+    def _ended(self, attempt: Attempt) -> process.Ended:
+        if attempt.ended is None:
+            assert attempt.child is not None
+            attempt.ended = attempt.child.poll()
+            faults.reach("seal.after_tree_ended")
+        assert attempt.ended is not None
+        return attempt.ended
+
+    def _give_up(self, attempt: Attempt, error: SwarmError | OSError) -> None:
+        """The work cannot be taken out of the slot: it stays there, and the claim goes back.
+
+        A run that ends leaves even that undone: its runner is gone then, and anyone may expire the
+        claim and save the slot.
+        """
+        if attempt.ending is not None:
+            if self.idle.is_draining:
+                self._reset(attempt)
+            return
+        self.idle.faults += 1
+        says = f"its work is kept in slot {self.slot.name}: {_says(error)}"
+        attempt.ending, attempt.retry_at = Ending("stopped", says), 0.0
+        self._set_slot_aside()
 
     def _conclude(self, attempt: Attempt, ended: process.Ended) -> None:
         setting = self.setting
-        occupant = self.slot.occupant()
-        if occupant is None or occupant.nonce != attempt.mine.nonce:
-            self._reset(attempt)
-            return
+        occupant = attempt.occupant
+        assert occupant is not None
+        self.slot.put_record(occupant)  # whatever the agent did to it: we hold the slot
         if check_fence(setting.ledger.view(), attempt.mine) is not None:
             rescue_leftovers(setting.ledger, self.slot, setting.rules)
             self._reset(attempt)
@@ -482,31 +678,43 @@ class Loop:
         if outcome is None:
             answer = seal(setting.ledger, self.slot, attempt.mine, captured, setting.rules)
             match answer:
-                case Sealed() | Fenced():
+                case Sealed():
                     self.slot.is_saved = True
+                    self.idle.limits = self._quick_failures = 0
+                    self._reset(attempt)
+                    return
+                case Fenced():  # its work ref did not move: keep it before the next claim
+                    rescue_leftovers(setting.ledger, self.slot, setting.rules)
                     self._reset(attempt)
                     return
                 case NoWork():
                     self.slot.is_saved = True
+                    self._pause_after(attempt, ended)
                     self._release(
                         attempt,
                         Ending("no_work", "ended without a commit or a changed file"),
                     )
                     return
-                case Unresolved(paths):
-                    self.slot.is_saved = True
+                case Unresolved(paths, _, kept):
                     named = ", ".join(paths[:5])
-                    self._release(
-                        attempt,
-                        Ending("unresolved", f"conflict left in {named}", paths=paths),
+                    ending = Ending(
+                        "unresolved",
+                        f"conflict left in {named}",
+                        paths=paths,
+                        work=kept.work,
+                        moves=kept.moves,
                     )
+                    self.slot.is_saved = self._release(attempt, ending)
                     return
+        if outcome == "provider_limit":
+            self.idle.note_limit(setting.bounds.backoff, setting.bounds.backoff_max)
+        elif outcome != "stopped":
+            self._pause_after(attempt, ended)
         saved = save(setting.ledger, self.slot, attempt.mine.task, attempt.mine.token, captured)
-        self.slot.is_saved = True
         left = captured.uncommitted + captured.untracked
         if saved.work is not None:
             message += "; kept" if not left else f"; kept, {left} files saved"
-        self._release(
+        self.slot.is_saved = self._release(
             attempt,
             Ending(
                 outcome,
@@ -519,14 +727,27 @@ class Loop:
             ),
         )
 
+    def _pause_after(self, attempt: Attempt, ended: process.Ended) -> None:
+        """Agents that fail at once are not started again at once, whatever task comes next."""
+        if ended.seconds >= QUICK_SECONDS:
+            self._quick_failures = 0
+            return
+        self._quick_failures += 1
+        span = min(GAP_SECONDS * 2 ** (self._quick_failures - 1), MAX_GAP_SECONDS)
+        self._not_before = time.monotonic() + span
+
     def _judge(self, attempt: Attempt, ended: process.Ended) -> tuple[Outcome | None, str]:
         """(None, "") when the agent says that it is done; else the outcome and a sentence."""
         left = f"; {ended.killed} processes ended, {len(ended.survivors)} left"
-        if attempt.stopping == "silent":
-            limit = self.setting.config.limits.silence
-            return "silent", f"silent for {_span(limit)}{left}"
-        if attempt.stopping is not None:
-            return attempt.stopping, "stopped"
+        is_stopped = ended.stopped is not None  # else it ended by itself just before
+        if attempt.stopping == "silent" and is_stopped:
+            limits = self.setting.config.limits
+            if ended.stopped == "silent":
+                return "silent", f"silent for {_span(limits.silence)}{left}"
+            return "silent", f"no sign of life within {_span(limits.start)}{left}"
+        if attempt.stopping not in (None, "silent"):
+            assert attempt.stopping is not None
+            return attempt.stopping, attempt.request.says if attempt.request else "stopped"
         if ended.timed_out:
             timeout = attempt.task.header.timeout
             span = timeout or _span(self.setting.config.limits.attempt)
@@ -556,17 +777,63 @@ class Loop:
                     return "agent_failed", "its shim was killed"
                 return "agent_failed", f"exit code {ended.exit_code}"
 
-    def _release(self, attempt: Attempt, ending: Ending) -> None:
-        try:
-            release(self.setting.ledger, attempt.mine, ending, self.setting.bounds)
-        finally:
-            self._reset(attempt)
+    def _release(self, attempt: Attempt, ending: Ending) -> bool:
+        """False when the claim was no longer ours, so that nothing of it was written."""
+        by = attempt.request.by if attempt.request else ""
+        answer = release(
+            self.setting.ledger, attempt.mine, ending, self.setting.bounds, by=by, park=bool(by)
+        )
+        self._reset(attempt)
+        return not isinstance(answer, Fenced)
 
     def _reset(self, attempt: Attempt) -> None:
-        shutil.rmtree(attempt.tmpdir, ignore_errors=True)
+        if attempt.tmpdir is not None:
+            shutil.rmtree(attempt.tmpdir, ignore_errors=True)
+        steer.drop_request(self.setting.layout, attempt.claimed.lock)
         self.attempt = None
         self.stage = "idle"
         self.idle.nothing_at.clear()
+
+    def let_go(self) -> None:
+        """Run teardown in the worktree when this run made it ready; setup runs again after it.
+
+        Raises:
+            SwarmError: it failed, or could not be started.
+        """
+        setting = self.setting
+        worktree = setting.config.worktree
+        if not worktree.teardown or not self._is_furnished or not self.slot.is_real_tree:
+            return
+        self._is_furnished = False
+        unmark_setup(self.slot)
+        log = setting.layout.runs / setting.run / f"teardown-{self.slot.name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="swarm-") as tmpdir:
+            env = environment.for_check(
+                setting.environ,
+                settings=setting.config.env,
+                check_env={},
+                slot=environment.SlotFacts(name=self.slot.name, worktree=self.slot.tree),
+                checkout=setting.checkout,
+                tmpdir=Path(tmpdir),
+                home=self._home(),
+            )
+            child = process.start(
+                process.Spec(
+                    argv=("/bin/sh", "-c", worktree.teardown),
+                    cwd=self.slot.tree,
+                    env=env,
+                    stdout=log,
+                    output_cap=setting.config.limits.output,
+                    mark=f"{setting.runner}.{self.slot.name}.{new_nonce()[:12]}",
+                    time_limit=worktree.setup_timeout,
+                    grace=setting.config.limits.grace,
+                )
+            )
+            ended = child.wait()
+        if ended is not None and ended.exit_code != 0:
+            how = "timed out" if ended.timed_out else f"exit code {ended.exit_code}"
+            raise SwarmError(f"teardown failed in {self.slot.name}: {how}", hint=f"log {log}")
 
     def _now(self) -> Attempt:
         assert self.attempt is not None
@@ -585,21 +852,26 @@ def _need(view: View, need: str) -> prompt.NeedFacts:
     return prompt.NeedFacts(id=need, title=title, landed=landed, files=files)
 
 
-def _why_stopped(idle: Idle) -> str:
-    if idle.login_hint:
-        return f"not logged in: {idle.login_hint}"
-    if idle.setup_failures >= 2:
-        return "setup failed twice in a row; no new claims"
-    return "draining"
+def _says(error: SwarmError | OSError) -> str:
+    if isinstance(error, SwarmError):
+        return f"{error.what}: {error.why}" if error.why else error.what
+    return str(error)
+
+
+def _made(tmpdir: Path | None) -> Path:
+    assert tmpdir is not None
+    return tmpdir
 
 
 def _why_nothing(answer: NothingClaimable) -> str:
     if answer.kept_back:
         count = len(answer.kept_back)
-        return (
-            f"{count} ready task{'s are' if count != 1 else ' is'} kept back: "
-            f"paths overlap {', '.join(answer.overlaps[:3])}"
-        )
+        whys = [
+            f"{what} {', '.join(tasks[:3])}"
+            for what, tasks in (("paths overlap", answer.overlaps), ("same as", answer.twins))
+            if tasks
+        ]
+        return f"{count} ready task{'s are' if count != 1 else ' is'} kept back: " + "; ".join(whys)
     if answer.other_role:
         return f"{answer.other_role} ready tasks are for another role"
     return "nothing is ready"

@@ -23,7 +23,11 @@ from swarm.plumbing.hub import Hub
 from swarm.trailers import compose
 
 _NAME = ".gitattributes"
-_SPECIAL = re.compile(r'^\s*(#|$|\[attr\]|")')
+_MAX_LINE = 2048  # git ignores longer ones, and says so
+_QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*(.*)')
+_ESCAPE = re.compile(rb"\\([0-7]{3}|.)")
+_ESCAPED = dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True))
+_WORD = re.compile(rb"(?!builtin_)[-!]?[A-Za-z0-9_.][-A-Za-z0-9_.]*(=.*)?")
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,8 @@ class Attributes:
             for path, _, new in self._hub.reader.iter_changes(self._tree, tree):
                 if path.rsplit("/", 1)[-1] == _NAME:
                     self._found.pop(path, None)
-                    if new is not None:
+                    entry = self._hub.reader.find(tree, path)
+                    if new is not None and entry is not None and entry.mode & 0o170000 == 0o100000:
                         self._found[path] = new
         self._tree = tree
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,23 +92,43 @@ class Attributes:
         return self._path
 
     def _text(self) -> bytes:
-        parts: list[str] = []
+        lines: list[bytes] = []
         for path in sorted(self._found, key=lambda p: p.count("/")):
-            folder = path.rpartition("/")[0]
-            text = self._hub.reader.read(self._found[path], "blob").decode("utf-8", "replace")
-            for line in text.splitlines():
-                parts.append(line if not folder else _below(folder, line))
-        return "".join(f"{part}\n" for part in parts if part).encode()
+            folder = path.rpartition("/")[0].encode("utf-8", "surrogateescape")
+            text = self._hub.reader.read(self._found[path], "blob")
+            lines += [_from_root(folder, line) for line in text.split(b"\n")]
+        return b"".join(line + b"\n" for line in lines if 0 < len(line) < _MAX_LINE)
 
 
-def _below(folder: str, line: str) -> str:
-    """One line of a nested file as the root would write it; macros and quotes stay behind."""
-    if _SPECIAL.match(line):
-        return ""
-    pattern, _, rest = line.strip().partition(" ")
-    if "/" in pattern.rstrip("/"):
-        return f"{folder}/{pattern.lstrip('/')} {rest}"
-    return f"{folder}/**/{pattern} {rest}\n{folder}/{pattern} {rest}"
+def _from_root(folder: bytes, line: bytes) -> bytes:
+    """One line of a folder's file as the root would write it, or nothing.
+
+    What git would complain about is left out: a complaint of git's makes a merge a fault.
+    """
+    line = line.strip(b" \t\r\n\xef\xbb\xbf")
+    quoted = _QUOTED.fullmatch(line)
+    pattern, rest = quoted.groups() if quoted else [*line.split(maxsplit=1), b"", b""][:2]
+    words = rest.split()
+    if line.startswith(b"#") or not words or not all(map(_WORD.fullmatch, words)):
+        return b""
+    if pattern.startswith(b"[attr]") and not quoted:
+        is_sound = not folder and _WORD.fullmatch(pattern[6:])
+        return line if is_sound else b""
+    if quoted:
+        pattern = _ESCAPE.sub(_unescaped, pattern)
+    if pattern.startswith(b"!"):
+        return b""
+    if folder:
+        anchor = b"" if b"/" in pattern.rstrip(b"/") else b"**/"
+        literal = re.sub(rb"([*?\[\\])", rb"\\\1", folder)
+        pattern = literal + b"/" + anchor + pattern.lstrip(b"/")
+    safe = pattern.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
+    return b'"%s" %s' % (safe, b" ".join(words))
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    code = found[1]
+    return bytes([int(code, 8) & 255 if code.isdigit() else _ESCAPED.get(code[0], code[0])])
 
 
 def merge_trees(hub: Hub, ours: str, theirs: str, attributes: Path) -> Clean | Conflict:

@@ -20,11 +20,11 @@ from swarm.layout import Layout
 from swarm.ledger import records
 from swarm.ledger.events import Event
 from swarm.ledger.outcome import Bounds
-from swarm.ledger.records import Done, Lock, Parked
+from swarm.ledger.records import Lock, Parked, Work
 from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import View
 from swarm.liveness import Holder, Sign, signs
-from swarm.plumbing.hub import branch_ref
+from swarm.plumbing.hub import branch_ref, work_ref
 from swarm.plumbing.refs import Committed, Move
 from swarm.slot import Slot
 
@@ -66,35 +66,64 @@ def settle(ledger: Ledger, gate: GateClaim) -> Settled | GateLost | None:
 
 
 def keep_last_landing(ledger: Ledger) -> str | None:
-    """The last landed commit must be in the target: redo the move, or say that it is lost.
+    """The last landed commits must be in the target: redo the move, or say that they are lost.
 
     Returns what was done, or None when all is well. Only the move that we ourselves made is redone:
-    when the target still is that commit's first parent.
+    when one landing is missing and the target still is that commit's first parent.
     """
     view = ledger.view()
-    last = _last_landed(ledger)
-    if last is None or last.landed is None or last.previous is None:
+    missing = _missing_landings(ledger, view)
+    if not missing:
         return None
-    if ledger.hub.reader.has(last.landed) and ledger.hub.contains(view.target, last.landed):
-        return None
-    ref = branch_ref(view.target_branch)
-    if view.target == last.previous and ledger.hub.reader.has(last.landed):
+    ref, last = branch_ref(view.target_branch), missing[0]
+    if len(missing) == 1 and view.target == last.previous and ledger.hub.reader.has(last.landed):
         outcome = ledger.hub.transact([Move(ref, last.previous, last.landed)])
         if isinstance(outcome, Committed):
             return f"moved {view.target_branch} to {last.landed[:7]} again"
-    lost = last
+    for lost in missing:
+        _say_lost(ledger, lost)
+    return f"{view.target_branch} no longer has {', '.join(lost.landed[:7] for lost in missing)}"
 
-    def decide(view: View) -> Draft[str | None]:
+
+@dataclass(frozen=True)
+class _Missing:
+    """A landing that the ledger records and the target lacks."""
+
+    task: str
+    token: int
+    landed: str
+    previous: str
+
+
+def _missing_landings(ledger: Ledger, view: View) -> list[_Missing]:
+    """Newest first, down to the first one that the target has."""
+    found: list[_Missing] = []
+    for logged in ledger.iter_log(view.tip):
+        if logged.kind != "landed":
+            continue
+        try:
+            done = view.done(logged.task)
+        except records.Undecodable:
+            continue
+        if done is None or done.landed is None or done.previous is None:
+            continue
+        if ledger.hub.reader.has(done.landed) and ledger.hub.contains(view.target, done.landed):
+            break
+        found.append(_Missing(done.task, done.token, done.landed, done.previous))
+    return found
+
+
+def _say_lost(ledger: Ledger, lost: _Missing) -> None:
+    def decide(view: View) -> Draft[None]:
         done = view.done(lost.task)
         if done is None or done.landed != lost.landed:
             return refuse(None)
-        attempts = view.attempts(lost.task)
         message = f"{view.target_branch} no longer has its landing commit {lost.landed}"
         parked = Parked(
             task=lost.task,
             reason="lost",
             message=message,
-            work=attempts.work if attempts else None,
+            work=Work(ref=work_ref(lost.task, lost.token), head=done.head) if done.head else None,
             at=view.now,
         )
         event = Event(
@@ -106,21 +135,11 @@ def keep_last_landing(ledger: Ledger) -> str | None:
             },
             lost.task,
             token=lost.token,
-            trailers={"Swarm-Landed": lost.landed or "", "Swarm-Target": view.target},
+            trailers={"Swarm-Landed": lost.landed, "Swarm-Target": view.target},
         )
-        return Draft((event,), message)
+        return Draft((event,), None)
 
-    return ledger.append(decide)
-
-
-def _last_landed(ledger: Ledger) -> Done | None:
-    for logged in ledger.iter_log():
-        if logged.kind == "landed":
-            try:
-                return ledger.view().done(logged.task)
-            except records.Undecodable:
-                return None
-    return None
+    ledger.append(decide)
 
 
 @dataclass
@@ -167,14 +186,18 @@ def sweep(ledger: Ledger, setting: Sweep, *, own: Iterable[Slot] = ()) -> Report
     held = {slot.name: slot for slot in own}
     for lock in locks:
         sign = found[lock.nonce]
-        if sign.age_seconds <= _lease(view, lock):
+        if sign.age_seconds <= lease_seconds(view, lock):
             continue
         _expire_one(ledger, setting, lock, sign, held, report)
     return report
 
 
-def _lease(view: View, lock: Lock) -> float:
-    attempts = view.attempts(lock.task)
+def lease_seconds(view: View, lock: Lock) -> float:
+    """How long a claim holds without a sign of life, its extensions included."""
+    try:
+        attempts = view.attempts(lock.task)
+    except records.Undecodable:
+        attempts = None
     extensions = attempts.extensions if attempts else 0
     return lock.lease_seconds * (1 + extensions)
 
@@ -189,14 +212,14 @@ def _expire_one(
 ) -> None:
     view = ledger.view()
     lock_id = view.blob_id(records.lock_path(lock.task))
-    if lock_id is None or view.lock(lock.task) != lock:
+    if lock_id is None or claim.find_lock(view, lock.task) != lock:
         return
     if sign.is_gone:
         marked = process.find_marked(f"{lock.runner}.")
         if marked:
             ended = process.end_marked(marked, setting.grace)
             report.ended += ended.ended
-    saved, unmerged = _save_slot(ledger, setting, lock, held, report)
+    saved, unmerged = save_slot(ledger, setting, lock, held, report)
     answer = claim.expire(
         ledger,
         lock,
@@ -208,13 +231,16 @@ def _expire_one(
         moves=saved.moves if saved else (),
         unmerged=unmerged,
     )
-    if isinstance(answer, claim.Expired):
+    if isinstance(answer, claim.NotExpired):
+        if answer.is_damaged:
+            report.kept.append(f"{lock.task}: {answer.why}")
+    elif isinstance(answer, claim.Expired):
         report.expired.append(answer)
     elif isinstance(answer, claim.Extended):
         report.extended.append(answer)
 
 
-def _save_slot(
+def save_slot(
     ledger: Ledger, setting: Sweep, lock: Lock, held: dict[str, Slot], report: Report
 ) -> tuple[Saved | None, tuple[str, ...]]:
     """What lies in the claim's slot, saved; nothing when another process has the slot."""
@@ -232,7 +258,6 @@ def _save_slot(
         captured = capture(slot, occupant, setting.rules)
         saved = save(ledger, slot, lock.task, lock.token, captured)
         report.rescued += saved.rescued
-        slot.is_saved = True
         return saved, captured.unresolved
     except GitFault as fault:
         report.kept.append(f"{lock.slot}: {fault.what}")
@@ -251,12 +276,12 @@ def rescue_leftovers(ledger: Ledger, slot: Slot, rules: Rules) -> list[str]:
         GitFault, HubUnusable: it could not be kept: do not open the slot.
     """
     occupant = slot.occupant()
-    if slot.is_saved or occupant is None or not slot.tree.is_dir():
+    if slot.is_saved or occupant is None:
         return []
     captured = capture(slot, occupant, rules)
     hub = ledger.hub
     refs: list[str] = []
-    for oid in (captured.rescue, captured.head):
+    for oid in (captured.rescue, captured.elsewhere, captured.head):
         if oid is None or oid in (occupant.start, occupant.head):
             continue
         hub.fetch(slot.own, oid, inherit=(slot.fd,))
@@ -276,7 +301,7 @@ def _is_kept(ledger: Ledger, task: str, oid: str) -> bool:
 
 
 def close_runs(ledger: Ledger, layout: Layout) -> list[str]:
-    """Say `run-ended` for runs whose runner is dead; returns their names."""
+    """End what dead runners left running and say `run-ended` for them; returns the runs' names."""
     view = ledger.view()
     closed: list[str] = []
     for run in view.runs():
@@ -286,6 +311,9 @@ def close_runs(ledger: Ledger, layout: Layout) -> list[str]:
         sign = signs(ledger.hub, [holder], layout.runs, layout.cache, ledger.clock)[run.runner]
         if not sign.is_gone:
             continue
+        left = process.find_marked(f"{run.runner}.")  # of its checks too, which hold no claim
+        if left:
+            process.end_marked(left, timedelta(seconds=1))
 
         def decide(view: View, name: str = run.run) -> Draft[None]:
             now = view.run(name)

@@ -6,6 +6,7 @@ Guards: siblings (`tax-rounding`, `tax-report`) are never called duplicates; a g
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 
@@ -45,6 +46,7 @@ def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str | No
     return next(iter(get_close_matches(name, list(names), n=1, cutoff=cutoff)), None)
 
 
+@functools.lru_cache(maxsize=4096)
 def _words(text: str) -> frozenset[str]:
     words = _WORD.findall(text.casefold())
     return frozenset(_singular(w) for w in words if w not in _VERBS)

@@ -21,10 +21,13 @@ import msgspec
 
 from swarm import faults
 from swarm.errors import GitFault
+from swarm.ids import is_oid
 from swarm.plumbing.git import Git
 from swarm.plumbing.hub import Hub
 from swarm.plumbing.install import hook_bytes
 
+MAX_TIPS = 1000  # refs of an agent that are looked at
+_SPARSE = "\tsparseCheckout = true\n\tsparseCheckoutCone = true\n"
 MARKERS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
 
 
@@ -50,6 +53,9 @@ class Occupant(msgspec.Struct, frozen=True, kw_only=True):
     merge: str | None
     head: str  # where HEAD stood after opening
     conflicted: dict[str, Conflicted] = {}
+    copied: list[str] = []  # copied and shared paths: never in a change
+    kept: list[str] = []  # paths that survive between claims: never sealed
+    sparse: list[str] = []  # cone folders; what is outside was never checked out
 
 
 @dataclass(frozen=True)
@@ -143,6 +149,11 @@ class Slot:
         except (OSError, msgspec.DecodeError):
             return None
 
+    def put_record(self, occupant: Occupant) -> None:
+        """Say again whose work lies in the worktree, unless the record says so."""
+        if self.occupant() != occupant:
+            _write_file(self.record, msgspec.json.encode(occupant))
+
     def head(self) -> str | None:
         """HEAD's commit as the agent left it, on whatever branch; None when it names none.
 
@@ -157,6 +168,10 @@ class Slot:
                 return text if len(text) in (40, 64) and self._has(text) else None
             text = self._ref(text[5:])
         return None
+
+    @property
+    def is_on_branch(self) -> bool:
+        return (_read_small(self.admin / "HEAD") or "").startswith("ref: ")
 
     def _ref(self, name: str) -> str | None:
         if not name.startswith("refs/") or ".." in name:
@@ -192,59 +207,156 @@ class Slot:
 
         Safe: killed anywhere, the next opening starts over.
         """
+        try:
+            return self._open(occupant, furnishing)
+        except OSError as error:
+            raise GitFault(f"slot {self.name} cannot be opened", why=str(error)) from error
+
+    def _open(self, occupant: Occupant, furnishing: Furnishing) -> Opened:
         self.record.unlink(missing_ok=True)
-        is_new = not self.admin.is_dir() or not self._is_real_tree()
+        is_new = not self.admin.is_dir() or not self.is_real_tree
         self._rewrite(furnishing)
         git = self.slot_git
-        if not is_new and (self.own / "index").is_file():
+        if not is_new and self._has_index_for(furnishing):
             shutil.copyfile(self.own / "index", self.admin / "index")
+        if furnishing.sparse and not is_new:
+            self._drop_outside("", furnishing)
         git.run("checkout", "-q", "-f", "-B", occupant.task, occupant.start, timeout=1800)
         faults.reach("worktree.after_add")
-        kept = [arg for path in (*furnishing.keep,) for arg in ("-e", "/" + path.strip("/"))]
-        git.run("clean", "-ffdxq", *kept, timeout=1800)
+        self._clean(git, furnishing.keep)
+        if not is_new:
+            faults.reach("cleanup.after_delete")
         conflicted = self._merge(occupant) if occupant.merge else {}
-        self._furnish(furnishing)
+        copied = self._furnish(furnishing)
         shutil.copyfile(self.admin / "index", self.own / "index")
         head = self.head()
         if head is None:
             raise GitFault(f"slot {self.name} has no HEAD after opening")
         (self.own / "HEAD").write_text(head + "\n", "ascii")
-        done = msgspec.structs.replace(occupant, head=head, conflicted=conflicted)
+        done = msgspec.structs.replace(
+            occupant,
+            head=head,
+            conflicted=conflicted,
+            copied=copied,
+            kept=[path.strip("/") for path in furnishing.keep],
+            sparse=list(furnishing.sparse),
+        )
         _write_file(self.record, msgspec.json.encode(done))
         self.is_saved = False
         return Opened(head, tuple(conflicted), is_new)
 
+    def _has_index_for(self, furnishing: Furnishing) -> bool:
+        """Is the kept index of this very cone? Bits of another one would hide or delete files."""
+        mark = self.own / "cone"
+        wanted = "\n".join(furnishing.sparse)
+        if (self.own / "index").is_file() and (_read_small(mark) or "") == wanted:
+            return True
+        _write_file(mark, wanted.encode("utf-8", "surrogateescape"))
+        return False
+
+    def _drop_outside(self, folder: str, furnishing: Furnishing) -> None:
+        """No checkout takes away what an agent, a merge or another cone put outside the cone."""
+        for entry in os.scandir(self.tree / folder):
+            if not entry.is_dir(follow_symlinks=False) or entry.name == ".git":
+                continue
+            path = f"{folder}{entry.name}"
+            kept = [keep.strip("/") for keep in furnishing.keep]
+            if path in kept or any(f"{path}/".startswith(f"{f}/") for f in furnishing.sparse):
+                continue
+            if any(f.startswith(f"{path}/") for f in (*kept, *furnishing.sparse)):
+                self._drop_outside(f"{path}/", furnishing)
+            else:
+                _remove_tree(Path(entry.path))
+
+    def _is_inside(self, place: Path) -> bool:
+        return place.parent.resolve().is_relative_to(self.tree.resolve())
+
     def check_out(self, commit: str, keep: Sequence[str]) -> None:
         """Put a gate worktree at exactly this commit, cleaned but for kept paths.
+
+        Whatever an earlier check wrote into the slot's repository or index is undone: a filter or
+        an assume-unchanged bit of its own would choose what the next check sees.
 
         Raises:
             GitFault: the worktree could not be put there.
         """
-        if not self.admin.is_dir() or not self._is_real_tree():
+        try:
             self._rewrite(Furnishing())
-        (self.admin / "index.lock").unlink(missing_ok=True)
-        git = self.slot_git
-        git.run("checkout", "-q", "-f", "--detach", commit, timeout=1800)
-        self.clean(keep)
+            (self.own / "index.lock").unlink(missing_ok=True)
+            self.own_git.run("checkout", "-q", "-f", "--detach", commit, timeout=1800)
+            self.clean(keep)
+            shutil.copyfile(self.own / "index", self.admin / "index")
+            _write_file(self.admin / "HEAD", f"{commit}\n".encode())
+        except OSError as error:
+            raise GitFault(f"slot {self.name} cannot be put there", why=str(error)) from error
 
     def clean(self, keep: Sequence[str]) -> None:
-        """Remove everything that is neither tracked nor kept."""
-        kept = [arg for path in keep for arg in ("-e", "/" + path.strip("/"))]
-        self.slot_git.run("clean", "-ffdxq", *kept, timeout=1800)
+        """Remove everything from a gate worktree that is neither tracked nor kept."""
+        self._clean(self.own_git, keep)
+
+    def _clean(self, git: Git, keep: Sequence[str]) -> None:
+        kept = [arg for path in keep for arg in ("-e", "/" + _glob_quoted(path.strip("/")))]
+        done = git.run("clean", "-ffdxq", *kept, ok=(0, 1), timeout=1800)
+        if done.code:  # folders that an agent or a package cache made read-only
+            _make_removable(self.tree)
+            git.run("clean", "-ffdxq", *kept, timeout=1800)
 
     def changed_tracked(self) -> list[str]:
-        """Tracked files that differ from HEAD, by name."""
-        git = self.slot_git
+        """Tracked files of a gate worktree that differ from its commit, by name."""
+        git = self.own_git
         git.run("update-index", "-q", "--refresh", ok=(0, 1))
         return git.run("diff-index", "--name-only", "-z", "HEAD").fields
 
-    def _is_real_tree(self) -> bool:
+    def remove(self) -> None:
+        """Delete the worktree and its repositories; what lay in them must have been saved.
+
+        Raises:
+            OSError: something could not be deleted; the slot has no occupant any more.
+        """
+        self.record.unlink(missing_ok=True)
+        (self.folder / f"{self.name}.setup").unlink(missing_ok=True)
+        for place in (self.tree, self.repo, self.own):
+            _remove_tree(place)
+        self.is_saved = True
+        faults.reach("cleanup.after_delete")
+
+    def tips(self) -> list[str]:
+        """Commits that refs of the slot name and the hub lacks: branches, tags, the stash.
+
+        Reads files only, as `head` does.
+        """
+        found: dict[str, None] = {}
+        for root in (self.repo / "refs", self.admin / "refs"):
+            for folder, _, names in os.walk(root):
+                for name in names[:MAX_TIPS]:
+                    found.setdefault((_read_small(Path(folder) / name) or "").strip())
+        packed = _read_small(self.repo / "packed-refs", limit=1 << 24) or ""
+        for line in packed.splitlines():
+            found.setdefault(line.partition(" ")[0])
+        oids = [oid for oid in list(found)[:MAX_TIPS] if is_oid(oid)]
+        return [oid for oid in oids if not self.hub.reader.has(oid)]
+
+    @property
+    def is_real_tree(self) -> bool:
+        """Is the worktree a folder? What a link in its place leads to is nobody's work here."""
         with contextlib.suppress(OSError):
             return stat.S_ISDIR(self.tree.lstat().st_mode)
         return False
 
+    def interrupted_rebase(self) -> str | None:
+        """The commit that a rebase in progress began with, "" when it is not known, else None."""
+        for name in ("rebase-merge", "rebase-apply"):
+            if (self.admin / name).is_dir():
+                text = (_read_small(self.admin / name / "orig-head") or "").strip()
+                return text if is_oid(text) and self._has(text) else ""
+        return None
+
     def _rewrite(self, furnishing: Furnishing) -> None:
         """Make the slot's repository ours again: config, hooks, info, alternates, no refs."""
+        # A link at one of these places would make us rewrite what it leads to: the hub, say.
+        for place in (self.repo, self.own, self.repo / "worktrees", self.repo / "objects"):
+            if place.is_symlink() or (os.path.lexists(place) and not place.is_dir()):
+                place.unlink()
         if not (self.repo / "objects").is_dir():
             Git(self.folder).run(
                 "init",
@@ -258,54 +370,62 @@ class Slot:
             _remove_tree(self.repo / name)
         for name in ("packed-refs", "config.worktree", "ORIG_HEAD", "FETCH_HEAD", "shallow"):
             _remove_tree(self.repo / name)
+        _remove_tree(self.repo / "objects/info")  # a commit graph of the agent's may lie
         for folder in ("refs/heads", "info", "hooks", "objects/info"):
             (self.repo / folder).mkdir(parents=True, exist_ok=True)
         _write_file(self.repo / "HEAD", b"ref: refs/heads/none\n")
-        _write_file(self.repo / "config", self._config().encode())
+        _write_file(self.repo / "config", self._config(furnishing).encode())
         alternates = f"{self.hub.path / 'objects'}\n".encode()
         _write_file(self.repo / "objects/info/alternates", alternates)
         exclude = _exclude_text(furnishing)
         _write_file(self.repo / "info/exclude", exclude)
         self._write_hooks(furnishing)
-        if self.admin.is_dir():
-            for path in self.admin.iterdir():
-                _remove_tree(path)
-        self.admin.mkdir(parents=True, exist_ok=True)
+        _remove_tree(self.repo / "worktrees")
+        self.admin.mkdir(parents=True)
         _write_file(self.admin / "HEAD", b"ref: refs/heads/none\n")
         _write_file(self.admin / "commondir", b"../..\n")
         _write_file(self.admin / "gitdir", f"{self.tree / '.git'}\n".encode())
-        if not self._is_real_tree():
+        if furnishing.sparse:
+            (self.admin / "info").mkdir()
+            _write_file(self.admin / "info/sparse-checkout", _cone_text(furnishing.sparse))
+        if not self.is_real_tree:
             self.tree.unlink(missing_ok=True)  # a symlink or a file that an agent put there
             self.tree.mkdir()
         _remove_tree(self.tree / ".git")
         _write_file(self.tree / ".git", f"gitdir: {self.admin}\n".encode())
-        self._rewrite_own(exclude)
+        self._rewrite_own(exclude, furnishing.sparse)
 
-    def _rewrite_own(self, exclude: bytes) -> None:
+    def _rewrite_own(self, exclude: bytes, sparse: Sequence[str]) -> None:
         for folder in ("objects/info", "refs", "info"):
             (self.own / folder).mkdir(parents=True, exist_ok=True)
         if not (self.own / "HEAD").exists():
             _write_file(self.own / "HEAD", b"ref: refs/heads/none\n")
         version, extension = self._format()
-        text = f"[core]\n\trepositoryformatversion = {version}\n\tbare = false\n{extension}"
-        text += "[uploadpack]\n\tallowAnySHA1InWant = true\n"
+        text = (
+            f"[core]\n\trepositoryformatversion = {version}\n\tbare = false\n"
+            f"\tlogAllRefUpdates = false\n\tcommitGraph = false\n\tmultiPackIndex = false\n"
+            f"{_SPARSE if sparse else ''}{extension}"
+            "[uploadpack]\n\tallowAnySHA1InWant = true\n"
+        )
         _write_file(self.own / "config", text.encode())
         borrowed = f"{self.repo / 'objects'}\n{self.hub.path / 'objects'}\n".encode()
         _write_file(self.own / "objects/info/alternates", borrowed)
         _write_file(self.own / "info/exclude", exclude)
+        if sparse:
+            _write_file(self.own / "info/sparse-checkout", _cone_text(sparse))
 
     def _format(self) -> tuple[int, str]:
         if self.hub.hash_name == "sha1":
             return 0, ""
         return 1, f"[extensions]\n\tobjectFormat = {self.hub.hash_name}\n"
 
-    def _config(self) -> str:
+    def _config(self, furnishing: Furnishing) -> str:
         version, extension = self._format()
         return (
             f"[core]\n\trepositoryformatversion = {version}\n\tbare = true\n"
             f"\thooksPath = {_quoted(self.repo / 'hooks')}\n\tlogAllRefUpdates = false\n"
             "\tfsmonitor = false\n"
-            f"{extension}"
+            f"{_SPARSE if furnishing.sparse else ''}{extension}"
             "[user]\n\tname = swarm agent\n\temail = agent@swarm.invalid\n"
             "[commit]\n\tgpgSign = false\n[tag]\n\tgpgSign = false\n"
             "[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n"
@@ -366,21 +486,31 @@ class Slot:
             markers=has_markers(content), size=status.st_size, mtime_ns=status.st_mtime_ns
         )
 
-    def _furnish(self, furnishing: Furnishing) -> None:
+    def _furnish(self, furnishing: Furnishing) -> list[str]:
+        """Copy and link what the checkout has and git does not; returns those paths.
+
+        What is there already, tracked, stays. Nothing is written through a link that is tracked.
+        """
         source = furnishing.checkout
         if source is None:
-            return
-        for name in furnishing.copies:
-            place = self.tree / name
-            with contextlib.suppress(FileNotFoundError):
-                if place.parent.resolve().is_relative_to(self.tree.resolve()):
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copy2(source / name, place, follow_symlinks=False)
-        for name in furnishing.share:
-            place = self.tree / name
-            if not os.path.lexists(place) and (source / name).exists():
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.symlink_to((source / name).resolve())
+            return []
+        done: list[str] = []
+        for name in (*furnishing.copies, *furnishing.share):
+            origin, place = source / name, self.tree / name
+            if os.path.lexists(place) or not origin.exists() or not self._is_inside(place):
+                continue
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if name in furnishing.share:
+                place.symlink_to(origin.resolve())
+            else:
+                try:
+                    shutil.copy2(origin, place, follow_symlinks=False)
+                except OSError as error:
+                    raise GitFault(
+                        f"{name} cannot be copied into a worktree", why=str(error)
+                    ) from error
+            done.append(name.strip("/"))
+        return done
 
 
 def has_markers(content: bytes) -> bool:
@@ -403,6 +533,27 @@ def has_marker_line(content: bytes) -> bool:
         if line.startswith((MARKERS[0] + b" ", MARKERS[3] + b" ", MARKERS[1] + b" ")):
             return True
     return False
+
+
+def in_cone(path: str, sparse: Sequence[str]) -> bool:
+    """Does a sparse checkout of these folders hold the path? Without folders everything is."""
+    folder = path.rpartition("/")[0]
+    if not sparse or not folder:
+        return True
+    inside = f"{folder}/"
+    return any(inside.startswith(f"{f}/") or f"{f}/".startswith(inside) for f in sparse)
+
+
+def _cone_text(sparse: Sequence[str]) -> bytes:
+    """The pattern file of a cone, as `git sparse-checkout set` writes it."""
+    leaves = [f for f in sparse if not any(f.startswith(f"{other}/") for other in sparse)]
+    parents = {"/".join(f.split("/")[:n]) for f in leaves for n in range(1, f.count("/") + 1)}
+    lines = ["/*", "!/*/"]
+    for folder in sorted(parents):
+        name = _glob_quoted(folder)
+        lines += [f"/{name}/", f"!/{name}/*/"]
+    lines += [f"/{_glob_quoted(folder)}/" for folder in sorted(leaves)]
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
 
 
 def _exclude_text(furnishing: Furnishing) -> bytes:
@@ -453,7 +604,31 @@ def _remove_tree(path: Path) -> None:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
-    if stat.S_ISDIR(mode):
-        shutil.rmtree(path)
-    else:
+    if not stat.S_ISDIR(mode):
         path.unlink()
+        return
+    try:
+        shutil.rmtree(path)
+    except PermissionError:
+        _make_removable(path)
+        shutil.rmtree(path)
+
+
+def _make_removable(folder: Path) -> None:
+    """Give ourselves the right to empty every folder below; links are not followed."""
+    for place, names, _ in os.walk(folder):
+        for name in (".", *names):
+            with contextlib.suppress(OSError):
+                child = Path(place) / name
+                if stat.S_ISDIR(child.lstat().st_mode):
+                    child.chmod(stat.S_IMODE(child.lstat().st_mode) | stat.S_IRWXU)
+
+
+def folder_bytes(folder: Path) -> int:
+    """What a folder takes on disk; links are not followed."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += (Path(place) / name).lstat().st_blocks * 512
+    return total

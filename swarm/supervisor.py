@@ -15,10 +15,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
 from swarm import process
+from swarm.claim import find_lock
 from swarm.errors import Exit, GitFault, HubUnusable, SwarmError, TargetRed
 from swarm.gate import Gate
 from swarm.judge import BaseRed, CannotJudge, Green
@@ -30,12 +32,13 @@ from swarm.ledger.view import State, View
 from swarm.liveness import Alive, beat
 from swarm.loop import Idle, Loop, Setting
 from swarm.plumbing.hub import LEDGER
-from swarm.reconcile import Report, Sweep, close_runs, sweep
-from swarm.slot import Slot
+from swarm.reconcile import Report, Sweep, close_runs, rescue_leftovers, sweep
+from swarm.slot import Slot, folder_bytes
 from swarm.watch import Watch
 
 GATE_SECONDS = 0.15
 SWEEP_SECONDS = 15.0
+ROOM_SECONDS = 600.0  # between two looks at the size of the state folder
 FAULT_SECONDS = 2.0
 
 
@@ -63,6 +66,8 @@ class Supervisor:
     loops: list[Loop] = field(default_factory=list)
     idle: Idle = field(default_factory=Idle)
     faults: list[str] = field(default_factory=list)  # what a person should read
+    near: Callable[[str, tuple[str, ...]], None] | None = None  # told of near-duplicate claims
+    _alive: Alive | None = None
     _wake: threading.Condition = field(default_factory=threading.Condition)
     _is_over: threading.Event = field(default_factory=threading.Event)
     _crash: BaseException | None = None
@@ -87,6 +92,7 @@ class Supervisor:
         Raises:
             TargetRed: a check fails on the target, or cannot run there.
         """
+        self._live()  # killed during the check, the next run must see at once that the gate is free
         while True:
             self.gate.tick()
             if self.gate.claim is None:
@@ -124,8 +130,7 @@ class Supervisor:
         Raises:
             SwarmError: the hub is gone or unusable; everything of ours has ended by then.
         """
-        setting = self.setting
-        alive = Alive(setting.layout.runs, setting.runner)
+        alive = self._live()
         watch: Watch | None = None
         threads: list[threading.Thread] = []
         try:
@@ -150,6 +155,7 @@ class Supervisor:
             self._is_over.set()
             for loop in self.loops:
                 if loop.attempt is not None and self._crash is not None:
+                    self.idle.is_draining = self.idle.is_stopping = True
                     loop.stop("stopped")
             self.wake()
             for thread in threads:
@@ -157,6 +163,10 @@ class Supervisor:
             if watch is not None:
                 watch.close()
             for loop in self.loops:
+                try:
+                    loop.let_go()
+                except (SwarmError, OSError) as error:
+                    self._note(error)
                 loop.slot.close()
             with contextlib.suppress(SwarmError):
                 self.gate.close()
@@ -167,6 +177,11 @@ class Supervisor:
         alive.close()
         return end
 
+    def _live(self) -> Alive:
+        if self._alive is None:
+            self._alive = Alive(self.setting.layout.runs, self.setting.runner)
+        return self._alive
+
     def drain(self) -> None:
         """No new claims; what runs may finish."""
         self.idle.is_draining = True
@@ -174,7 +189,7 @@ class Supervisor:
 
     def stop_now(self) -> None:
         """End every attempt: its processes are killed, its work is saved, its claim given back."""
-        self.idle.is_draining = True
+        self.idle.is_draining = self.idle.is_stopping = True
         for loop in self.loops:
             loop.stop("stopped")
         self.wake()
@@ -240,7 +255,7 @@ class Supervisor:
     def _keeper_thread(self) -> None:
         """Beats every third of the lease; sweeps now and then."""
         period = self.setting.terms.lease.total_seconds() / 3
-        next_beat = next_sweep = 0.0
+        next_beat = next_sweep = next_look = 0.0
         while not self._is_over.is_set():
             now = time.monotonic()
             if now >= next_beat:
@@ -252,10 +267,41 @@ class Supervisor:
                 except SwarmError as error:
                     self._note(error)
                 next_sweep = now + min(SWEEP_SECONDS, period)
+            if now >= next_look:
+                try:
+                    self._keep_cap()
+                except (SwarmError, OSError) as error:
+                    self._note(error)
+                next_look = now + ROOM_SECONDS
             self._is_over.wait(min(next_beat, next_sweep) - now)
 
-    def _note(self, error: SwarmError) -> None:
-        line = f"{error.what}: {error.why}" if error.why else error.what
+    def _keep_cap(self) -> None:
+        """Above `max_total` idle worktrees are removed: of free slots here, of loops by themselves.
+
+        Raises:
+            SwarmError: what lies in a slot cannot be saved, so it stays.
+        """
+        setting = self.setting
+        root, most = setting.layout.root, setting.config.worktree.max_total
+        self.idle.is_over_cap = folder_bytes(root) > most
+        if not self.idle.is_over_cap:
+            return
+        for record in sorted(setting.layout.slots.glob("*.json"), key=_modified_at):
+            slot = Slot.take(setting.layout.slots, record.stem, self.ledger.hub)
+            if slot is None:
+                continue
+            with contextlib.closing(slot):
+                if not _is_claimed(self.ledger.view(), slot):
+                    rescue_leftovers(self.ledger, slot, setting.rules)
+                    slot.remove()
+            if folder_bytes(root) <= most:
+                self.idle.is_over_cap = False
+                return
+
+    def _note(self, error: SwarmError | OSError) -> None:
+        line = str(error)
+        if isinstance(error, SwarmError) and error.why:
+            line = f"{error.what}: {error.why}"
         if line not in self.faults[-5:]:
             self.faults.append(line)
 
@@ -269,7 +315,9 @@ class Supervisor:
             if slot is None:
                 continue
             role = self.roles[len(self.loops)] if len(self.loops) < len(self.roles) else ""
-            self.loops.append(Loop(self.setting, slot, self.idle, role))
+            loop = Loop(self.setting, slot, self.idle, role)
+            loop.near = self.near
+            self.loops.append(loop)
 
     def _start_run(self) -> None:
         setting = self.setting
@@ -339,7 +387,7 @@ class Supervisor:
         """Every loop has looked at this very tip and found nothing, and nothing else can move."""
         if self.keep_going or any(loop.is_busy for loop in self.loops):
             return False
-        stuck = self.idle.login_hint is not None or self.idle.setup_failures >= 2
+        stuck = self.idle.stuck is not None
         looked = {role for role, (seen, _) in self.idle.nothing_at.items() if seen == tip}
         if not stuck and not {loop.role for loop in self.loops} <= looked:
             return False
@@ -373,6 +421,8 @@ class Supervisor:
         counts = self.ledger.index.counts(view)
         if self.idle.login_hint is not None:
             return End(Exit.LIMITED, f"not logged in: {self.idle.login_hint}")
+        if self.idle.stuck is not None:
+            return End(Exit.NO, self.idle.stuck)
         gate = view.gate()
         if gate is not None and gate.paused is not None:
             return End(Exit.TARGET_RED, gate.paused.why)
@@ -383,6 +433,19 @@ class Supervisor:
         )
         why = "nothing left that can move" if left else "all landed"
         return End(Exit.NO if left else Exit.YES, why)
+
+
+def _modified_at(path: Path) -> float:
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
+
+
+def _is_claimed(view: View, slot: Slot) -> bool:
+    """Does a live claim, by hand perhaps, work in this slot?"""
+    occupant = slot.occupant()
+    lock = find_lock(view, occupant.task) if occupant is not None else None
+    return lock is not None and occupant is not None and lock.nonce == occupant.nonce
 
 
 def _wait_child(child: process.Child, seconds: float) -> None:

@@ -6,20 +6,29 @@ Guards: a plan is added whole or not at all; nothing is done to a task that is l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
 from swarm import plan
 from swarm.claim import Ending, Mine, conclude_events
+from swarm.config import Config, Problem, listing
+from swarm.errors import NotFound, UsageError
+from swarm.ids import fold
 from swarm.ledger import records
 from swarm.ledger.events import Event
 from swarm.ledger.outcome import Bounds
 from swarm.ledger.records import Attempts, Done, Lock, Task
 from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import State, View
+from swarm.similar import nearest
 from swarm.trailers import one_line
+
+# Tasks that swarm opens itself: they never had a file, so that none has vanished.
+_OURS = re.compile(r"(?:fix-main|sync|revert)(?:-.*)?")
 
 
 @dataclass(frozen=True)
@@ -33,12 +42,87 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Taken:
-    """What became of a plan's tasks; each in the plan's order."""
+    """What becomes of a plan's tasks; each in the plan's order."""
 
     new: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()  # changed, but claimed or queued: for the next attempt
     ended: tuple[str, ...] = ()  # changed, but landed or cancelled already
+    vanished: tuple[str, ...] = ()  # not ended, and no file says them any more; by id
+
+
+def read_plan(ledger: Ledger, folder: Path, config: Config) -> plan.Plan:
+    """The task files of a folder, judged against the ledger: every problem in one go."""
+    read = plan.read_folder(folder, config.tasks)
+    return plan.Plan(read.drafts, judge_plan(ledger, read, config))
+
+
+def judge_plan(ledger: Ledger, read: plan.Plan, config: Config) -> tuple[Problem, ...]:
+    """What is wrong in the files, between the drafts, and with what they name; sorted."""
+    found = plan.check(
+        read.drafts,
+        known=known_needs(ledger),
+        checks=[check.name for check in config.checks],
+        roles=[name for name, _ in config.run.roles] if config.run.roles else None,
+    )
+    return tuple(sorted({*read.problems, *found}))
+
+
+def known_needs(ledger: Ledger) -> Mapping[str, Collection[str]]:
+    """id and needs of every task of the ledger."""
+    view = ledger.view()
+    needs = ledger.index.needs(view)
+    return {task: needs.get(task, []) for task in ledger.index.ids(view)}
+
+
+def load_plan(ledger: Ledger, folder: Path, config: Config) -> tuple[plan.Draft, ...]:
+    """The drafts of a folder of task files, fit to be taken.
+
+    Raises:
+        UsageError: `why` lists every problem, one a line; nothing was started.
+    """
+    read = read_plan(ledger, folder, config)
+    if read.problems:
+        raise UsageError(count_problems(read), why=listing(read.problems))
+    return read.drafts
+
+
+def count_problems(read: plan.Plan) -> str:
+    """`4 problems in 14 tasks; nothing was started`."""
+    problems, tasks = len(read.problems), len(read.drafts)
+    return (
+        f"{problems} problem{'s' if problems != 1 else ''} in "
+        f"{tasks} task{'s' if tasks != 1 else ''}; nothing was started"
+    )
+
+
+def compare(view: View, drafts: Sequence[plan.Draft]) -> Taken:
+    """What taking these drafts would do, without doing it."""
+    rows: dict[str, list[str]] = {"new": [], "changed": [], "waiting": [], "ended": []}
+    for draft in drafts:
+        known = _known(view, draft.id)
+        if known is None:
+            rows["new"].append(draft.id)
+        elif plan.to_task(draft, known.header.added_at) != known:
+            rows[_fate(view.state(draft.id))].append(draft.id)
+    files = {draft.id for draft in drafts}
+    vanished = [
+        task
+        for path, _ in view.iter_paths("tasks")
+        if (task := Path(path).stem) not in files
+        and not _OURS.fullmatch(task)
+        and view.state(task) not in (State.LANDED, State.CANCELLED)
+    ]
+    return Taken(
+        **{name: tuple(tasks) for name, tasks in rows.items()}, vanished=tuple(sorted(vanished))
+    )
+
+
+def _fate(state: State) -> str:
+    """What happens to an edit of a task in this state."""
+    if state in (State.LANDED, State.CANCELLED):
+        return "ended"
+    return "changed" if state in (State.OPEN, State.PARKED) else "waiting"
 
 
 def take_plan(ledger: Ledger, drafts: Sequence[plan.Draft]) -> Taken:
@@ -49,42 +133,62 @@ def take_plan(ledger: Ledger, drafts: Sequence[plan.Draft]) -> Taken:
     Raises:
         HubUnusable: nothing was written.
     """
+    by_id = {draft.id: draft for draft in drafts}
 
     def decide(view: View) -> Draft[Taken]:
-        new: list[str] = []
-        changed: list[str] = []
-        waiting: list[str] = []
-        ended: list[str] = []
-        added: dict[str, bytes | None] = {}
-        edits: list[Event] = []
-        for draft in drafts:
-            known = _known(view, draft.id)
-            if known is None:
-                added[records.task_path(draft.id)] = records.encode_task(
-                    plan.to_task(draft, view.now)
-                )
-                new.append(draft.id)
-                continue
-            wanted = plan.to_task(draft, known.header.added_at)
-            if wanted == known:
-                continue
-            state = view.state(draft.id)
-            if state in (State.LANDED, State.CANCELLED):
-                ended.append(draft.id)
-            elif state in (State.OPEN, State.PARKED):
-                changed.append(draft.id)
-                edits.append(_edited(wanted))
-            else:
-                waiting.append(draft.id)
-        events = list(edits)
-        if added:
-            names = new[0] if len(new) == 1 else ""
-            says = f"{len(new)} task{'s' if len(new) != 1 else ''} added: {', '.join(new[:20])}"
-            events.insert(0, Event("added", says, added, names))
-        taken = Taken(tuple(new), tuple(changed), tuple(waiting), tuple(ended))
+        taken = compare(view, drafts)
+        events: list[Event] = []
+        if taken.new:
+            events.append(_added([plan.to_task(by_id[task], view.now) for task in taken.new]))
+        for task in taken.changed:
+            known = _known(view, task)
+            assert known is not None
+            events.append(_edited(plan.to_task(by_id[task], known.header.added_at)))
         return Draft(tuple(events), taken)
 
     return ledger.append(decide)
+
+
+def add(ledger: Ledger, draft: plan.Draft) -> Task | Refusal:
+    """Add one task; an id that exists, however it is spelled, is refused."""
+
+    def decide(view: View) -> Draft[Task | Refusal]:
+        state = view.state(draft.id)
+        if state is not State.ABSENT:
+            return refuse(Refusal(draft.id, f"there is a task {draft.id}: it is {state.value}"))
+        task = plan.to_task(draft, view.now)
+        return Draft((_added([task]),), task)
+
+    return ledger.append(decide)
+
+
+def load_id(ledger: Ledger, text: str) -> str:
+    """The id of a task that a person named, folded.
+
+    Raises:
+        NotFound: there is no such task.
+    """
+    view = ledger.view()
+    try:
+        task = fold(text)
+    except ValueError:
+        task = ""
+    if task and view.state(task) is not State.ABSENT:
+        return task
+    near = nearest(task, ledger.index.ids(view)) if task else None
+    raise NotFound(
+        f"there is no task {one_line(text, 80)}",
+        hint=f"did you mean {near}?" if near else "swarm task list",
+    )
+
+
+def _added(tasks: Sequence[Task]) -> Event:
+    ids = [task.id for task in tasks]
+    says = f"{len(ids)} task{'s' if len(ids) != 1 else ''} added: {', '.join(ids[:20])}"
+    edits: dict[str, bytes | None] = {
+        records.task_path(task.id): records.encode_task(task) for task in tasks
+    }
+    return Event("added", says, edits, ids[0] if len(ids) == 1 else "")
 
 
 def _known(view: View, task: str) -> Task | None:

@@ -17,8 +17,9 @@ _MAX_LINE = 500
 
 def one_line(text: str, limit: int = _MAX_LINE) -> str:
     """Untrusted text as one printable line: control characters become spaces, the end is cut."""
-    kept = "".join(" " if unicodedata.category(c)[0] == "C" else c for c in text)
-    line = " ".join(kept.split())
+    if not text.isprintable():
+        text = "".join(" " if unicodedata.category(c)[0] == "C" else c for c in text)
+    line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 
@@ -32,17 +33,23 @@ class Message:
 
 
 def compose(subject: str, body: str, trailers: Mapping[str, str]) -> str:
-    """A commit message that `parse` reads back: trailers are its last paragraph."""
+    """A commit message that `parse` reads back: trailers are its last paragraph.
+
+    Raises:
+        ValueError: no trailers: the body would be the last paragraph, and could forge some.
+    """
+    if not trailers:
+        raise ValueError("a message of ours has trailers")
     lines = [f"{key}: {one_line(value)}" for key, value in trailers.items()]
     paragraphs = [one_line(subject, 200), *([one_line(body)] if body else []), "\n".join(lines)]
     return "\n\n".join(paragraphs) + "\n"
 
 
 def parse(message: str) -> Message:
-    """The parts; trailers are read from the last paragraph only, and only `Swarm-` ones."""
+    """The parts; trailers are the `Swarm-` lines of the last paragraph, never of the subject's."""
     paragraphs = message.rstrip("\n").split("\n\n")
     trailers: dict[str, str] = {}
-    for line in paragraphs[-1].split("\n"):
+    for line in paragraphs[-1].split("\n") if len(paragraphs) > 1 else ():
         match = _TRAILER.fullmatch(line)
         if match is not None:
             trailers[match[1]] = match[2]

@@ -46,19 +46,27 @@ LAYERS = [
     "judge",
     "land",
     "reconcile",
+    "invariants",
+    "steer",
+    "workspace",
     "adapter",
     "prompt",
     "budget",
     "diagnosis",
+    "hand",
+    "overview",
     "gate",
     "loop",
     "watch",
     "supervisor",
     "detect",
+    "adopt",
+    "leave",
     "doctor",
+    "kept",
     "output",
-    "demo",
     "cli",
+    "demo",
     "pytest_plugin",
     "__main__",
 ]
@@ -72,7 +80,7 @@ RUNS_PROGRAMS = {"plumbing", "process", "shim", "adapter", "demo", "agents"}
 PRINTS = {"output", "demo", "cli"}
 # One handler in each group of modules: the boundary, and a thread's end, which hands over what it
 # caught to be raised again in the main thread.
-CATCHES_ALL = [{"swarm.cli", "swarm.cli.main"}, {"swarm.supervisor"}]
+CATCHES_ALL = [{"swarm.cli.boundary"}, {"swarm.supervisor"}]
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {"swarm": ROOT / "swarm", "swarm.agents": ROOT / "agents", "swarm.hooks": ROOT / "hooks"}

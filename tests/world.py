@@ -92,6 +92,15 @@ class TickingClock:
         self._now += step
         self._monotonic += step.total_seconds()
 
+    def suspend(self, **span: float) -> None:
+        """The machine sleeps, or its wall clock is set: monotonic time stands still."""
+        self._now += timedelta(**span)
+
+    def reboot(self) -> None:
+        """The machine starts again: another boot id, monotonic time from 0."""
+        self.boot += "'"
+        self._monotonic = 0.0
+
 
 @dataclass
 class Agent:
@@ -134,9 +143,14 @@ class Agent:
 
     def seal(self) -> Sealed | NoWork | Unresolved | Fenced:
         """End as a success: capture and seal."""
-        answer = seal(self.world.ledger, self.slot, self.mine, self.capture(), self.world.rules)
-        self.slot.is_saved = True
+        answer = self.seal_unchecked()
         self.world.step()
+        return answer
+
+    def seal_unchecked(self) -> Sealed | NoWork | Unresolved | Fenced:
+        """The same in a world that was damaged on purpose."""
+        answer = seal(self.world.ledger, self.slot, self.mine, self.capture(), self.world.rules)
+        self.slot.is_saved = not isinstance(answer, Fenced)
         return answer
 
     def end(
@@ -145,7 +159,6 @@ class Agent:
         """End as a failure: save and release."""
         captured = self.capture()
         saved = save(self.world.ledger, self.slot, self.mine.task, self.mine.token, captured)
-        self.slot.is_saved = True
         answer = claims.release(
             self.world.ledger,
             self.mine,
@@ -158,6 +171,7 @@ class Agent:
             ),
             self.world.bounds,
         )
+        self.slot.is_saved = not isinstance(answer, Fenced)
         self.world.step()
         return answer
 
@@ -203,6 +217,7 @@ class World:
         self.gates: list[Gate] = []
         self.slots: list[Slot] = []
         self.alive: list[Alive] = []
+        self.others: list[Ledger] = []
         self.checker = invariants.Checker(self.ledger, self.layout)
         self.step()
 
@@ -317,6 +332,17 @@ class World:
         self.gates.append(gate)
         return gate
 
+    def other(self, clock: TickingClock | None = None) -> Ledger:
+        """The same ledger as another process sees it: children, cache and turn of its own."""
+        made = Ledger(
+            Hub.open(self.layout.hub),
+            self.ledger.branch,
+            self.folder / f"cache-{len(self.others)}",
+            clock or self.clock,
+        )
+        self.others.append(made)
+        return made
+
     def work_gate(self, runner: str = "r1-test", *, limit: float = 60.0) -> None:
         """Tick the gate until it has nothing to do; waits for the checks that it starts."""
         gate = self.gate(runner)
@@ -353,13 +379,17 @@ class World:
 
     def sweep(self) -> Report:
         """What any process does about dead and silent runners."""
-        report = sweep(
-            self.ledger,
-            Sweep(self.layout, self.rules, self.bounds, timedelta(seconds=1)),
-            own=self.slots,
-        )
+        report = self.sweep_unchecked()
         self.step()
         return report
+
+    def sweep_unchecked(self) -> Report:
+        """The same in a world that was damaged on purpose."""
+        return sweep(
+            self.ledger,
+            Sweep(self.layout, self.rules, self.bounds, timedelta(seconds=1)),
+            own=[slot for slot in self.slots if slot.fd >= 0],
+        )
 
     def live(self, runner: str = "r1-test") -> Alive:
         """Hold the runner's flock, as a living runner does."""
@@ -384,4 +414,5 @@ class World:
             slot.close()
         for alive in self.alive:
             alive.close()
-        self.ledger.close()
+        for ledger in (*self.others, self.ledger):
+            ledger.close()

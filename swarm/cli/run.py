@@ -1,40 +1,46 @@
 """The main job: `swarm run`.
 
 Enters: slots, an agent, a plan. Leaves: a run, followed live, and what to type next.
-Guards: nothing starts before plan, agent and target are known to be good.
+Guards: nothing starts before settings, agent, plan and target are known to be good; whatever ends
+a run, no process of it is left and its work is kept.
 """
 
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
 
-from swarm import adapter as adapters
-from swarm import plan, prompt
-from swarm.config import listing
-from swarm.errors import Exit, TargetRed, UsageError
+from swarm.cli.live import Follower, Screen, Signals, Stopped, screen, stopped_lines
+from swarm.cli.ready import Order, Ready, agent_lines, limits_line, notes, plan_lines, prepare
+from swarm.cli.standing import Standing, plural, short, standing, standing_lines
+from swarm.cli.verbs import VERBS
+from swarm.errors import Exit, GitFault, TargetRed
 from swarm.gate import Gate
 from swarm.ids import new_nonce
-from swarm.ledger.store import Logged
+from swarm.judge import CannotJudge, Green
+from swarm.ledger.store import Ledger, Logged
 from swarm.loop import Setting
-from swarm.output import QUIET, event_line, since_text
+from swarm.output import span_text
 from swarm.plumbing import checkout as user
-from swarm.plumbing.hub import LEDGER
-from swarm.supervisor import Supervisor
+from swarm.reconcile import Report
+from swarm.supervisor import End, Supervisor
 from swarm.task import take_plan
 from swarm.workspace import Workspace, opened
+
+DRAW_EVERY = timedelta(seconds=0.5)
+SLOW_CHECK = timedelta(seconds=2)  # from here on a pipe is told that a check runs
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
 @click.option("-n", "slots", type=click.IntRange(1, 64), help="Agents at once.")
 @click.option("--agent", help="The adapter: claude, codex, command, scripted, or your own.")
 @click.option("--model", help="Passed on to the agent.")
+@click.option("--roles", help="What slots may take: build:3,review:1. Others take everything.")
 @click.option("--allow-red", is_flag=True, help="Start although the target's own checks fail.")
 @click.option("--keep-going", is_flag=True, help="Wait for new tasks instead of ending.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -42,63 +48,89 @@ def run(
     slots: int | None,
     agent: str | None,
     model: str | None,
+    roles: str | None,
     allow_red: bool,
     keep_going: bool,
     command: tuple[str, ...],
 ) -> int:
     """Run agents until nothing left can move: swarm run -n 4 --agent claude, or -- ./my-agent.sh"""
-    with opened() as work:
-        return int(execute(work, slots, agent, model, allow_red, keep_going, command, click.echo))
+    order = Order(slots, agent, model, roles, allow_red, keep_going, command)
+    with opened() as work, Signals() as signals:
+        return int(execute(work, order, screen(), signals))
 
 
-def execute(
+def execute(work: Workspace, order: Order, where: Screen, signals: Signals) -> Exit:
+    """One run from its first line to its last.
+
+    Raises:
+        SwarmError: it was refused; no agent was started.
+    """
+    ready = prepare(work, order)
+    taken = take_plan(work.ledger, ready.drafts)
+    for line in (*plan_lines(work, ready, taken), *agent_lines(ready), limits_line(work.config)):
+        where.say(line)
+    for line in notes(work, ready, taken):
+        where.say(f"note      {line}")
+    ended = launch(work, ready, where, signals, lambda logged: logged.at.strftime("%H:%M:%S"))
+    for line in end_lines(work, ended):
+        where.say(line)
+    return ended.exit_code
+
+
+# -- the run --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ended:
+    """One run, over."""
+
+    name: str
+    end: End
+    exit_code: Exit
+    span: timedelta
+    landed: tuple[str, ...]  # in this run, in order
+    stopped: tuple[Stopped, ...]
+    old: str  # the target's tip before
+    new: str  # and after
+    trouble: tuple[str, ...]  # why slots could not go on
+    standing: Standing
+
+
+def launch(
     work: Workspace,
-    slots: int | None,
-    agent: str | None,
-    model: str | None,
-    allow_red: bool,
-    keep_going: bool,
-    command: tuple[str, ...],
-    say: Callable[[str], None],
-) -> Exit:
-    """One run, printed through `say`."""
-    config = work.config
-    name = agent or ("command" if command else None) or config.run.agent
-    if name is None:
-        found = adapters.found_on_path(os.environ.get("PATH", os.defpath))
-        seen = ", ".join(f"{n} {v or ''}".strip() for n, v in found) or "no known agent"
-        raise UsageError(
-            "no agent named",
-            why=f"found on PATH: {seen}",
-            hint="swarm run -n 4 --agent claude       or  swarm run -n 4 -- ./my-agent.sh",
-        )
-    adapter = adapters.load(name, work.checkout)
-    template = None
-    if config.prompt.template:
-        template = (work.checkout / config.prompt.template).read_text("utf-8")
-        prompt.check(template, name=config.prompt.template)
-    _take_tasks(work, say)
-    ledger = work.ledger
-    number = len(ledger.view().runs()) + 1
-    run_name = f"r{number}"
-    runner = f"{run_name}-{new_nonce()[:6]}"
+    ready: Ready,
+    where: Screen,
+    signals: Signals,
+    stamp: Callable[[Logged], str],
+) -> Ended:
+    """Heal, take the target's verdict, run to the end.
+
+    Raises:
+        TargetRed: the target's own checks fail or cannot run; no agent was started.
+        KeyboardInterrupt: asked to end before the first agent started.
+        SwarmError: the hub is unusable; what ran has ended.
+    """
+    ledger, config = work.ledger, work.config
+    began = datetime.now(UTC)
+    name = _name_run(work)
+    runner = f"{name}-{new_nonce()[:6]}"
     setting = Setting(
         ledger=ledger,
         layout=work.layout,
         config=config,
         checkout=work.checkout,
-        run=run_name,
+        run=name,
         runner=runner,
-        adapter=adapter,
-        argv_extra=command,
+        adapter=ready.adapter,
+        argv_extra=ready.order.command,
         typed_in=Path.cwd(),
         rules=work.rules,
         bounds=work.bounds,
         terms=work.terms,
         copies=tuple(user.ignored_matching(work.checkout, config.worktree.copy)),
         user_excludes=user.user_excludes(work.checkout),
-        template=template,
-        model=model,
+        template=ready.template,
+        model=ready.order.model,
     )
     gate = Gate(
         ledger,
@@ -111,96 +143,193 @@ def execute(
         lease=config.claims.lease,
     )
     supervisor = Supervisor(
-        setting, gate, slots or config.run.slots, keep_going=keep_going or config.run.keep_going
+        setting,
+        gate,
+        ready.slots,
+        roles=ready.roles,
+        keep_going=ready.order.keep_going or config.run.keep_going,
     )
-    supervisor.heal()
-    start = ledger.hub.reader.ref(LEDGER)
-    began = datetime.now(UTC)
-    printer = Printer(supervisor, start, began, say)
+    old = ledger.hub.tip(config.target)
+    usual: dict[str, float] = {}
+    signals.is_hard = True
     try:
-        supervisor.judge_target()
-    except TargetRed:
-        if not (allow_red or config.run.allow_red):
-            gate.close()
-            raise
-    with _signals(supervisor, say):
-        end = supervisor.run(printer.tick)
-    say(f"done: {end.why}")
-    return end.exit_code
-
-
-def _take_tasks(work: Workspace, say: Callable[[str], None]) -> None:
-    folder = work.checkout / work.config.tasks
-    read = plan.read_folder(folder, work.config.tasks)
-    view = work.ledger.view()
-    needs = work.ledger.index.needs(view)
-    known = {task: needs.get(task, []) for task in work.ledger.index.ids(view)}
-    problems = list(read.problems) or plan.check(
-        read.drafts, known=known, checks=[c.name for c in work.config.checks]
+        for line in _healed(supervisor.heal()):
+            where.say(line)
+        _judge_target(work, ready, supervisor, where, signals, usual)
+    except BaseException as error:
+        where.close()
+        gate.close()
+        if isinstance(error, KeyboardInterrupt):
+            where.say("stopped   no agent was started")
+        raise
+    signals.is_hard = False
+    where.say(f"{'run ' + name:<9} pid {os.getpid()}   Ctrl-C: finish and stop; again: stop now")
+    where.say("")
+    follower = Follower(supervisor, where, signals, stamp, usual)
+    supervisor.near = follower.near
+    try:
+        end = supervisor.run(follower.tick)
+    finally:
+        where.close()
+    view = ledger.view()
+    return Ended(
+        name=name,
+        end=end,
+        exit_code=end.exit_code,
+        span=datetime.now(UTC) - began,
+        landed=tuple(follower.landed),
+        stopped=tuple(follower.stopped),
+        old=old,
+        new=ledger.hub.tip(config.target),
+        trouble=tuple(dict.fromkeys(loop.trouble for loop in supervisor.loops if loop.trouble)),
+        standing=standing(view, ledger.index),
     )
-    if problems:
-        raise UsageError(
-            f"{len(problems)} problems in {len(read.drafts)} tasks; nothing was started",
-            why=listing(problems),
-        )
-    taken = take_plan(work.ledger, read.drafts)
-    say(f"plan      {len(read.drafts)} tasks: {len(taken.new)} new, {len(taken.changed)} changed")
 
 
-class Printer:
-    """Follows the ledger and prints each event once, in order."""
-
-    def __init__(
-        self,
-        supervisor: Supervisor,
-        start: str | None,
-        began: datetime,
-        say: Callable[[str], None],
-    ) -> None:
-        self._supervisor = supervisor
-        self._seen = start
-        self._began = began
-        self._say = say
-        self._faults = 0
-
-    def tick(self) -> None:
-        """Print what is new."""
-        ledger = self._supervisor.ledger
-        tip = ledger.hub.reader.ref(LEDGER)
-        if tip != self._seen:
-            fresh: list[Logged] = list(ledger.iter_log(tip, self._seen))
-            for logged in reversed(fresh):
-                if logged.kind not in QUIET:
-                    self._say(event_line(logged, since_text(datetime.now(UTC), self._began)))
-            self._seen = tip
-        for line in self._supervisor.faults[self._faults :]:
-            self._say(f"warning   {line}")
-            self._faults += 1
+def _name_run(work: Workspace) -> str:
+    """The next free `r<number>`; its folder, made here, keeps others on this host off it."""
+    taken = [r.run[1:] for r in work.ledger.view().runs()]
+    number = max((int(n) for n in taken if n.isdecimal()), default=0) + 1
+    work.layout.runs.mkdir(parents=True, exist_ok=True)
+    while True:
+        try:
+            (work.layout.runs / f"r{number}").mkdir()
+            return f"r{number}"
+        except FileExistsError:
+            number += 1
 
 
-class _signals:
-    """Ctrl-C drains, a second one stops now; SIGTERM stops now. Undone on leaving."""
+def _healed(report: Report) -> list[str]:
+    lines = []
+    if report.expired:
+        names = " ".join(expired.task for expired in report.expired)
+        ended = f", {plural(report.ended, 'process', 'processes')} ended" if report.ended else ""
+        lines.append(f"healed    a run was killed: {names} open again, work kept{ended}")
+    lines += [f"warning   {kept}" for kept in report.kept]
+    return lines
 
-    def __init__(self, supervisor: Supervisor, say: Callable[[str], None]) -> None:
-        self._supervisor = supervisor
-        self._say = say
-        self._count = 0
-        self._old: dict[int, object] = {}
 
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._old[number] = signal.signal(number, self._handle)
+def _judge_target(
+    work: Workspace,
+    ready: Ready,
+    supervisor: Supervisor,
+    where: Screen,
+    signals: Signals,
+    usual: dict[str, float],
+) -> None:
+    """Take the target's verdict and say it; `usual` learns how long each check takes."""
+    branch, tip = work.config.target, work.ledger.hub.tip(work.config.target)
+    began = datetime.now(UTC)
+    is_told = False
+    shown_at = timedelta()
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._old.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+    def on_wait() -> None:
+        nonlocal is_told, shown_at
+        if signals.wants_drain:
+            raise KeyboardInterrupt
+        doing = supervisor.gate.activity
+        if doing is None:
+            return
+        span = datetime.now(UTC) - doing.since
+        if span - shown_at >= DRAW_EVERY:
+            shown_at = span
+            where.show([f"checks    {doing.check} on {branch} {tip[:7]}, {span_text(span)} so far"])
+        if not where.is_live and not is_told and span > SLOW_CHECK:
+            is_told = True
+            where.say(f"checks    {doing.check} on {branch} {tip[:7]} ...")
 
-    def _handle(self, number: int, frame: object) -> None:
-        self._count += 1
-        if self._count == 1 and number == signal.SIGINT:
-            threading.Thread(target=self._supervisor.drain).start()
-            self._say("draining: no new claims; Ctrl-C again stops now")
+    try:
+        green = supervisor.judge_target(on_wait)
+    except TargetRed as red:
+        known = supervisor.gate.target_verdict
+        is_mute = known is not None and isinstance(known[1], CannotJudge)
+        if is_mute or not (ready.order.allow_red or work.config.run.allow_red):
+            raise
+        where.close()
+        where.say(f"checks    {red.what}; started all the same (--allow-red)")
+        return
+    where.close()
+    for line in _verdict_lines(work.ledger, green, began, usual):
+        where.say(line)
+
+
+def _verdict_lines(
+    ledger: Ledger, green: Green | None, began: datetime, usual: dict[str, float]
+) -> list[str]:
+    if green is None:
+        gate = ledger.view().gate()
+        who = f"{gate.runner} on {gate.host}, pid {gate.pid}" if gate else "another runner"
+        return [f"checks    {who} is the gate and judges for this run too"]
+    tip = f"{ledger.branch} {ledger.hub.tip(ledger.branch)[:7]}"
+    lines = []
+    for verdict in green.verdicts:
+        last = verdict.runs[-1] if verdict.runs else None
+        word = verdict.verdict.replace("_", " ")
+        if last is None:
+            lines.append(f"checks    {verdict.check} {word} on {tip}")
+            continue
+        usual[verdict.check] = last.seconds
+        ended = last.at + timedelta(seconds=last.seconds)
+        if last.at < began:
+            ago = short(max(began - ended, timedelta(0)))
+            lines.append(f"checks    {verdict.check}; {tip} {word} {ago} ago")
         else:
-            threading.Thread(target=self._supervisor.stop_now).start()
-            self._say("stopping")
+            lines.append(f"checks    {verdict.check} {word} on {tip} in {last.seconds:.1f}s")
+    return lines
+
+
+# -- the lines after it ---------------------------------------------------------------------------
+
+
+def end_lines(work: Workspace, ended: Ended) -> list[str]:
+    """How it ended, where every task is, and what to type next."""
+    lines = ["", *stopped_lines(work.ledger, ended.stopped)]
+    lines.append(f"run {ended.name} ended after {span_text(ended.span)}: {ended.end.why}")
+    lines += standing_lines(ended.standing, ended.landed, moved(work, ended))
+    lines += [f"  trouble        {text}" for text in ended.trouble]
+    lines.append(f"  cost           {_cost(work.ledger, ended.name)}")
+    return lines + take_lines(work, ended)
+
+
+def moved(work: Workspace, ended: Ended) -> str:
+    """`+812 -140 in 31 files   main 3f9c2d1 -> e41b7d0`, or that the target did not move."""
+    target = work.config.target
+    if ended.old == ended.new:
+        return f"{target} {ended.new[:7]} has not moved"
+    move = f"{target} {ended.old[:7]} -> {ended.new[:7]}"
+    try:
+        files, plus, minus = work.ledger.hub.diff_stat(ended.old, ended.new)
+    except GitFault:
+        return move
+    return f"+{plus} -{minus} in {plural(files, 'file')}   {move}"
+
+
+def _cost(ledger: Ledger, name: str) -> str:
+    record = ledger.view().run(name)
+    if record is None or record.spent_usd is None:
+        return "unknown"
+    known = record.attempts - record.attempts_unknown
+    unknown = f"; {record.attempts_unknown} did not say" if record.attempts_unknown else ""
+    return f"${record.spent_usd:.2f} in {known} of {record.attempts} attempts{unknown}"
+
+
+def take_lines(work: Workspace, ended: Ended) -> list[str]:
+    """How to bring what landed into the user's own branch."""
+    target, hub = work.config.target, work.ledger.hub
+    look = user.look(work.checkout, with_status=False)
+    if look.head == ended.new or (ended.old == ended.new and not ended.landed):
+        return []
+    if look.branch != target:
+        where = f"branch {look.branch}" if look.branch else "a detached HEAD"
+        return [f"take it     git switch {target} && swarm pull     (you are on {where})"]
+    head = look.head or ""
+    if not (hub.reader.has(head) and hub.contains(ended.new, head)):
+        return [
+            f"take it     your {target} {head[:7]} has commits of its own: git pull swarm {target}"
+        ]
+    lines = [
+        f"take it     swarm pull       your {target} {head[:7]} -> {ended.new[:7]} (fast-forward)"
+    ]
+    if "push" in VERBS:
+        lines.append("as a PR     swarm push --pr")
+    return lines

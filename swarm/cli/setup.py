@@ -1,70 +1,186 @@
 """Coming and going: init, uninit, pull.
 
-Enters: a checkout. Leaves: a hub and a configuration beside it, or them taken back.
+Enters: a checkout. Leaves: a hub and a configuration beside it, what landed, or all taken back.
 Guards: the checkout gets new files and one remote, each named; nothing existing is changed.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from pathlib import Path
 
 import click
 
-from swarm.config import Check, load, starter
-from swarm.detect import detect
-from swarm.errors import UsageError
-from swarm.layout import beside
-from swarm.ledger.store import Ledger
+from swarm import adapter as adapters
+from swarm.adopt import Made, check_lines, judge_target_once, make, note_lines, refuse_state_folder
+from swarm.check import Running
+from swarm.config import FILE, shown
+from swarm.errors import Exit, UsageError
+from swarm.judge import Green
+from swarm.leave import unmake
 from swarm.plumbing import checkout as user
-from swarm.plumbing.hub import Hub
-from swarm.workspace import opened
+from swarm.plumbing.git import Git
+from swarm.workspace import Workspace, opened
+
+MOST_LANDED = 30  # commits named by `pull`; then a count
 
 
 @click.command()
 @click.option("--no-check", is_flag=True, help="Do not run the checks on the target.")
-def init(no_check: bool) -> None:
-    """Make a hub beside this repository and find its test command."""
-    found = user.look(Path.cwd())
-    if found.head is None:
-        raise UsageError("this repository has no commit yet", hint="git commit")
-    if found.branch is None:
-        raise UsageError("HEAD is detached: no branch to land on", hint="git switch main")
-    config_file = found.root / "swarm.toml"
-    hub_name = f"../{found.root.name}.swarm/hub.git"
-    tracked = user.tracked_files(found.root)
-    click.echo(
-        f"{found.root.name:<9} branch {found.branch} at {found.head[:7]}, {len(tracked)} files"
-    )
-    if not config_file.exists():
-        seen = detect(found.root, tracked)
-        checks = [Check(name=c.name, run=c.run, env=dict(c.env), keep=c.keep) for c in seen.checks]
-        text = starter(
-            target=found.branch,
-            hub=hub_name,
-            checks=checks,
-            setup=seen.setup,
-            setup_inputs=seen.setup_inputs,
-            keep=seen.keep,
-        )
-        config_file.write_text(text, "utf-8")
-        click.echo("config    swarm.toml             new")
-    config = load(found.root)
-    layout = beside(found.root, config.hub)
-    hub = Hub.create(layout.hub, config.target, found.git_dir, found.head)
-    ledger = Ledger(hub, config.target, layout.cache)
-    ledger.create()
-    click.echo(f"hub       {config.hub}   {config.target} = {hub.tip(config.target)[:7]}")
-    (found.root / config.tasks).mkdir(exist_ok=True)
-    if user.add_remote(found.root, "swarm", layout.hub, config.target):
-        click.echo(f"remote    swarm   added to this checkout, branch {config.target} only")
-    ledger.close()
+@click.option(
+    "--target", metavar="BRANCH", help="Land on this branch; default: the one you are on."
+)
+@click.option("--hub", metavar="PATH", help="Keep the hub there; default: beside this repository.")
+def init(no_check: bool, target: str | None, hub: str | None) -> int:
+    """Set this repository up: a hub beside it, swarm.toml, and one run of your tests.
+
+    Nothing that exists is changed, .gitignore included. Doing it again makes what is missing and
+    repeats the check. Exit 13: the checks do not pass on the target; exit 1: no test command was
+    found. All else was made then.
+    """
+    made = make(Path.cwd(), target=target, hub=hub, say=click.echo)
+    code = Exit.YES if made.config.checks else Exit.NO
+    if not made.config.checks:
+        click.echo("checks    none: nothing can land")
+    elif no_check:
+        click.echo("checks    not run, as you asked: swarm run takes the target's verdict first")
+    else:
+        with opened(made.checkout) as work:
+            code = _check(work)
+    click.echo("")
+    for line in (*note_lines(made), *_next_lines(made)):
+        click.echo(line)
+    return int(code)
+
+
+def _check(work: Workspace) -> Exit:
+    watch = _Watch()
+    try:
+        judged = judge_target_once(work, watch)
+    finally:
+        watch.clear()
+    for line in check_lines(judged, work.config, work.layout):
+        click.echo(line)
+    is_fine = judged.answer is None or isinstance(judged.answer, Green)
+    return Exit.YES if is_fine else Exit.TARGET_RED
+
+
+class _Watch:
+    """One line on a terminal that says what runs, and for how long; nothing anywhere else."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._shown = ""
+
+    def __call__(self, running: Running | None) -> None:
+        if not sys.stderr.isatty():
+            return
+        what = "setup" if running and running.is_setup else running.check.name if running else "..."
+        seconds = int(time.monotonic() - self._began)
+        line = f"checks    {what} {seconds // 60:02d}:{seconds % 60:02d}"
+        if line != self._shown:
+            click.echo(f"\r{line}", nl=False, err=True)
+            self._shown = line
+
+    def clear(self) -> None:
+        if self._shown:
+            click.echo("\r" + " " * len(self._shown) + "\r", nl=False, err=True)
+
+
+def _next_lines(made: Made) -> list[str]:
+    found = adapters.found_on_path(os.environ.get("PATH", os.defpath))
+    if not made.config.checks:
+        return [
+            f"next      name your test command in {FILE}, and again: swarm init",
+            "undo      swarm uninit",
+        ]
+    run = f"swarm run -n 4 --agent {found[0][0]}" if found else "swarm run -n 2 -- ./my-agent.sh"
+    names = " and ".join(shown(f"{name} {version or ''}".strip()) for name, version in found)
+    seen = f"{names} {'are' if len(found) > 1 else 'is'} on PATH" if found else (
+        "no agent of swarm's list is on PATH"
+    )  # fmt: skip
+    return [
+        f'next      swarm task add "What should be done"      or write {made.config.tasks}/*.md',
+        f"          {run:<41} {seen}",
+        "undo      swarm uninit                              "
+        "refuses while anything exists only in the hub",
+    ]
 
 
 @click.command()
-def pull() -> None:
+@click.option("--keep-hub", is_flag=True, help="Leave the hub and all that is beside it.")
+def uninit(keep_hub: bool) -> None:
+    """Take back what init made.
+
+    Refuses while a run works, a task is claimed, or the hub has a commit that this repository
+    lacks. What you changed or committed is left, and named.
+    """
+    unmake(Path.cwd(), keep_hub=keep_hub, say=click.echo)
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would come.")
+def pull(dry_run: bool) -> None:
     """Fast-forward this branch to what landed."""
+    refuse_state_folder(Path.cwd())
     with opened() as work:
-        answer = user.pull(work.checkout, "swarm", work.config.target)
-    if isinstance(answer, str):
-        raise UsageError("git would not fast-forward", why=answer)
-    click.echo(f"{work.config.target}  {answer.old[:7]} -> {answer.new[:7]}")
+        _pull(work, dry_run)
+
+
+def _pull(work: Workspace, dry_run: bool) -> None:
+    target, hub = work.config.target, work.ledger.hub
+    here = user.look(work.checkout, with_status=False)
+    if here.branch != target or here.head is None:
+        where = f"on {here.branch}" if here.branch else "on no branch"
+        raise UsageError(
+            f"this checkout is {where}, and what landed is on {target}",
+            hint=f"git switch {target}     or  git fetch swarm {target}",
+        )
+    if "swarm" not in user.remotes(work.checkout):
+        raise UsageError("the remote swarm is gone", hint="swarm init")
+    old, new = here.head, hub.tip(target)
+    if old == new or Git(here.git_dir).run(
+        "merge-base", "--is-ancestor", new, old, ok=(0, 1, 128)
+    ).code == 0:  # fmt: skip
+        click.echo(f"{target} {old[:7]}: nothing new has landed")
+        return
+    is_ahead = hub.reader.has(old) and hub.contains(new, old)
+    if dry_run and not is_ahead:
+        raise UsageError(
+            f"{target} here has commits that the hub lacks: it cannot be fast-forwarded",
+            hint=f"git pull --no-rebase swarm {target}, then: git push swarm {target}",
+        )
+    if not dry_run:
+        answer = user.pull(work.checkout, "swarm", target)
+        if isinstance(answer, str):
+            raise UsageError(
+                f"git would not fast-forward {target}",
+                why=answer,
+                hint="commit or stash what is in the way; nothing was changed"
+                if is_ahead
+                else f"git pull --no-rebase swarm {target}, then: git push swarm {target}",
+            )
+        old, new = answer.old, answer.new
+    verb = "would go" if dry_run else "went"
+    files, plus, minus = hub.diff_stat(old, new)
+    click.echo(
+        f"{target} {verb} {old[:7]} -> {new[:7]}   "
+        f"+{plus} -{minus} in {files} file{'s' if files != 1 else ''}"
+    )
+    _say_commits(hub.git, old, new)
+    for path in hub.changed_paths(old, new)[:MOST_LANDED]:
+        click.echo(f"  {shown(path, 90)}")
+    if files > MOST_LANDED:
+        click.echo(f"  and {files - MOST_LANDED} more files")
+
+
+def _say_commits(git: Git, old: str, new: str) -> None:
+    """What landed, oldest first: the target's own steps, not all of every agent's commits."""
+    listed = git.run("log", "--first-parent", "--reverse", "-z", "--format=%h %s", f"{old}..{new}")
+    commits = listed.text.split("\0")
+    for commit in commits[:MOST_LANDED]:
+        click.echo(f"  {shown(commit, 96)}")
+    if len(commits) > MOST_LANDED:
+        click.echo(f"  and {len(commits) - MOST_LANDED} more commits")

@@ -5,24 +5,47 @@ Enters: a verb's name. Leaves: its command. Guards: only the module of the typed
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import re
 from pathlib import Path
 
 import click
 
 from swarm import __version__
+from swarm.errors import SwarmError
 
 # verb -> (module below swarm.cli, function), in the order of the help page.
 VERBS: dict[str, tuple[str, str]] = {
     "init": ("setup", "init"),
+    "uninit": ("setup", "uninit"),
     "task": ("tasks", "task"),
     "plan": ("tasks", "plan_group"),
     "run": ("run", "run"),
     "pull": ("setup", "pull"),
+    "approve": ("steer", "approve"),
+    "reject": ("steer", "reject"),
+    "pause": ("steer", "pause"),
+    "resume": ("steer", "resume"),
+    "stop": ("steer", "stop"),
     "status": ("look", "status"),
+    "claims": ("look", "claims"),
+    "queue": ("look", "queue"),
+    "show": ("look", "show"),
     "log": ("look", "log"),
+    "tail": ("look", "tail"),
+    "diff": ("look", "diff"),
+    "claim": ("hand", "claim"),
+    "submit": ("hand", "submit"),
+    "release": ("hand", "release"),
+    "renew": ("hand", "renew"),
+    "gate": ("hand", "gate"),
+    "doctor": ("heal", "doctor"),
+    "rescue": ("heal", "rescue"),
 }
+
+_IN_HAND_SLOT = re.compile(r"/slots/h[0-9]+(?:/|$)")  # whose claims each command there renews
 
 
 class Lazy(click.Group):
@@ -60,3 +83,12 @@ def swarm(folder: str | None) -> None:
     """Run several coding agents on one repository; only work that passes your checks lands."""
     if folder is not None:
         os.chdir(Path(folder))
+    if _IN_HAND_SLOT.search(str(Path.cwd())):
+        from swarm.workspace import opened
+
+        with contextlib.suppress(SwarmError), opened() as work:  # renewal fails open
+            from swarm.hand import find_stand, renew
+
+            stand = find_stand(work.layout, work.ledger.hub, Path.cwd())
+            if stand is not None:
+                renew(work, stand)

@@ -8,36 +8,42 @@ answers are those of that view or it is rebuilt; nothing is ever decided by it a
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from swarm.errors import GitFault, HubUnusable
 from swarm.ledger import records
 from swarm.ledger.records import Attempts, Done, Lock, Parked, QueueEntry, Undecodable
 from swarm.ledger.view import State, View, derive
 
 _VERSION = 1
+_BUSY_SECONDS = 30.0
 _BULK = 200  # changed files from which they are read in one stream
 
-_SCHEMA = """
-create table if not exists meta(key text primary key, value text) without rowid;
-create table if not exists tasks(
-  id text primary key, state text not null, title text not null, priority integer not null,
-  added real not null, role text not null, paths text not null, needs text not null,
-  unmet integer not null, retry_at real, token integer not null, strikes integer not null,
-  agent text not null, why text not null) without rowid;
-create index if not exists by_agent on tasks(agent) where agent<>'';
-create index if not exists pick on tasks(state, unmet, priority desc, added, id);
-create table if not exists needs(need text, task text, primary key(need, task)) without rowid;
-"""
+_TABLES = ("meta", "tasks", "needs")
+_SCHEMA = (
+    "create table meta(key text primary key, value text) without rowid",
+    "create table tasks("
+    "id text primary key, state text not null, title text not null, priority integer not null, "
+    "added real not null, role text not null, paths text not null, needs text not null, "
+    "unmet integer not null, retry_at real, token integer not null, strikes integer not null, "
+    "agent text not null, why text not null) without rowid",
+    "create table needs(need text, task text, primary key(need, task)) without rowid",
+)
 
 
-@dataclass(frozen=True)
-class Row:
+_INDEXES = {
+    "by_agent": "tasks(agent) where agent<>''",
+    "pick": "tasks(state, unmet, priority desc, added, id)",
+}
+
+
+class Row(NamedTuple):
     """What listings and the pick need to know of a task without reading its records."""
 
     id: str
@@ -56,31 +62,21 @@ class Row:
     why: str  # of parked or damaged
 
 
-_COLUMNS = (
-    "id, state, title, priority, added, role, paths, needs, unmet, retry_at, token, strikes, "
-    "agent, why"
-)
+_COLUMNS = ", ".join(Row._fields)
+_STATES = {state.value: state for state in State}
 
 
-def _row(values: tuple[object, ...]) -> Row:
-    id_, state, title, priority, added, role, paths, needs, unmet, retry_at, *rest = values
-    token, strikes, agent, why = rest
-    return Row(
-        str(id_),
-        State(str(state)),
-        str(title),
-        int(str(priority)),
-        float(str(added)),
-        str(role),
-        tuple(json.loads(str(paths))),
-        tuple(json.loads(str(needs))),
-        int(str(unmet)),
-        None if retry_at is None else float(str(retry_at)),
-        int(str(token)),
-        int(str(strikes)),
-        str(agent),
-        str(why),
-    )
+def _row(values: tuple[Any, ...]) -> Row:
+    id_, state, title, priority, added, role, paths, needs, *rest = values
+    return Row(id_, _STATES[state], title, priority, added, role, _list(paths), _list(needs), *rest)
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return () if text == "[]" else tuple(json.loads(text))
+
+
+def _text(values: tuple[str, ...]) -> str:
+    return json.dumps(values) if values else "[]"
 
 
 class Index:
@@ -93,6 +89,7 @@ class Index:
         self._path = path
         self._mutex = threading.RLock()
         self._db: sqlite3.Connection | None = None
+        self._tree: str | None = None  # of the view that a transaction is open for
 
     def close(self) -> None:
         with self._mutex:
@@ -104,20 +101,18 @@ class Index:
         if self._db is None:
             if self._path is not None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(
+            db = sqlite3.connect(
                 str(self._path or ":memory:"),
-                timeout=30,
+                timeout=_BUSY_SECONDS,
                 isolation_level=None,
                 check_same_thread=False,
             )
-            self._db.execute("pragma journal_mode=wal")
-            self._db.execute("pragma synchronous=off")
-            if self._db.execute("pragma user_version").fetchone()[0] != _VERSION:
-                self._db.executescript(
-                    "drop table if exists meta; drop table if exists tasks;"
-                    "drop table if exists needs;" + _SCHEMA
-                )
-                self._db.execute(f"pragma user_version={_VERSION}")
+            try:
+                _prepare(db)
+            except BaseException:
+                db.close()
+                raise
+            self._db = db
         return self._db
 
     def _forget(self) -> None:
@@ -127,28 +122,54 @@ class Index:
                 self._path.with_name(self._path.name + name).unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def _at(self, view: View) -> Iterator[sqlite3.Connection]:
-        """The database at the view's tip, for the length of a transaction."""
+    def at(self, view: View) -> Iterator[sqlite3.Connection]:
+        """The database at the view's tip, for the length of a transaction.
+
+        Questions asked inside about the same view share the transaction. Where nothing has to be
+        brought forward it only reads, and waits for nobody.
+        """
         with self._mutex:
+            if self._tree is not None:
+                assert self._db is not None and self._tree == view.tree
+                yield self._db
+                return
             try:
-                db = self._open()
-                db.execute("begin immediate")
-                self._bring(db, view)
-            except sqlite3.DatabaseError:
+                db = self._begin(view)
+            except sqlite3.DatabaseError as error:
+                if _is_busy(error):  # others are at work in it: not a reason to delete it
+                    self.close()
+                    raise HubUnusable(
+                        "the state cache is busy", why=str(error), hint=f"fuser -v {self._path}"
+                    ) from error
                 self._forget()
-                db = self._open()
-                db.execute("begin immediate")
-                self._bring(db, view)
+                db = self._begin(view)
+            self._tree = view.tree
             try:
                 yield db
                 db.execute("commit")
             except BaseException:
                 db.execute("rollback")
                 raise
+            finally:
+                self._tree = None
+
+    def _begin(self, view: View) -> sqlite3.Connection:
+        db = self._open()
+        db.execute("begin")
+        if _tree_of(db) == view.tree:
+            return db
+        db.execute("rollback")
+        db.execute("begin immediate")
+        try:
+            self._bring(db, view)
+        except BaseException:
+            db.execute("rollback")
+            raise
+        return db
 
     def first_ready(self, view: View, wanted: Callable[[Row], bool]) -> Row | None:
         """The first ready task in (priority, age, id) order that `wanted` accepts."""
-        with self._at(view) as db:
+        with self.at(view) as db:
             cursor = db.execute(
                 f"select {_COLUMNS} from tasks where state='open' and unmet=0 "
                 "order by priority desc, added, id"
@@ -164,20 +185,27 @@ class Index:
 
     def find(self, view: View, task: str) -> Row | None:
         """One task's row."""
-        with self._at(view) as db:
+        with self.at(view) as db:
             found = db.execute(f"select {_COLUMNS} from tasks where id=?", (task,)).fetchone()
             return _row(found) if found else None
 
+    def find_held(self, view: View, agent: str) -> str | None:
+        """The task that an agent holds, or None."""
+        with self.at(view) as db:
+            found = db.execute("select id from tasks where agent=? and agent<>''", (agent,))
+            row = found.fetchone()
+            return str(row[0]) if row else None
+
     def live(self, view: View) -> list[Row]:
         """Tasks with a live or queued claim, by id."""
-        with self._at(view) as db:
+        with self.at(view) as db:
             cursor = db.execute(f"select {_COLUMNS} from tasks where agent<>'' order by id")
             return [_row(found) for found in cursor]
 
     def rows(self, view: View, state: State | None = None) -> list[Row]:
         """Every task, or those in one state, in pick order."""
         where, values = ("where state=?", (state.value,)) if state else ("", ())
-        with self._at(view) as db:
+        with self.at(view) as db:
             cursor = db.execute(
                 f"select {_COLUMNS} from tasks {where} order by priority desc, added, id", values
             )
@@ -185,40 +213,71 @@ class Index:
 
     def ids(self, view: View) -> list[str]:
         """Every task's id, sorted."""
-        with self._at(view) as db:
+        with self.at(view) as db:
             return [found[0] for found in db.execute("select id from tasks order by id")]
 
     def needs(self, view: View) -> dict[str, list[str]]:
         """task -> its needs, for tasks that have any."""
         found: dict[str, list[str]] = {}
-        with self._at(view) as db:
+        with self.at(view) as db:
             for need, task in db.execute("select need, task from needs order by task, need"):
                 found.setdefault(task, []).append(need)
         return found
 
     def counts(self, view: View) -> dict[str, int]:
         """State -> number of tasks; states without tasks are absent."""
-        with self._at(view) as db:
+        with self.at(view) as db:
             return dict(db.execute("select state, count(*) from tasks group by state"))
 
+    def advance(self, view: View, tree: str, edits: Mapping[str, bytes | None]) -> None:
+        """Bring a cache that is at `view` to the tree that an event just made of it.
+
+        The writer has at hand what the next one would have to read and compare under its turn.
+        Fails never: where it does nothing, the next question brings the cache forward.
+        """
+        changes: dict[str, dict[str, str | None]] = {}
+        contents: dict[str, bytes] = {}
+        for path, content in edits.items():
+            folder, task = _folder_and_task(path)
+            if folder in _FOLDERS:
+                changes.setdefault(task, {})[folder] = None if content is None else path
+                if content is not None:
+                    contents[path] = content
+        with self._mutex:
+            db = self._db
+            if db is None or self._tree is not None:
+                return
+            try:
+                db.execute("begin immediate")
+                if _tree_of(db) == view.tree:
+                    self._rewrite(db, view, changes, contents, whole=False)
+                    db.execute("insert or replace into meta values('tree', ?)", (tree,))
+                db.execute("commit")
+            except (sqlite3.Error, GitFault):
+                with contextlib.suppress(sqlite3.Error):
+                    db.execute("rollback")
+
     def _bring(self, db: sqlite3.Connection, view: View) -> None:
-        found = db.execute("select value from meta where key='tree'").fetchone()
-        old = found[0] if found else None
-        if old == view.tree:
+        old = _tree_of(db)
+        if old == view.tree:  # another process was quicker
             return
-        if old is not None and not view.hub.reader.has(old):  # another hub's file
+        try:
+            changes = _changes(view, old)
+        except GitFault:  # the file is of another hub, or its tree was collected
             old = None
+            changes = _changes(view, None)
         if old is None:
             db.execute("delete from tasks")
             db.execute("delete from needs")
-        changes: dict[str, dict[str, str | None]] = {}
-        for path, _, new in view.hub.reader.iter_changes(old, view.tree):
-            folder, _, rest = path.partition("/")
-            if folder in _FOLDERS:
-                task = rest.rpartition("/")[2].rpartition(".")[0]
-                changes.setdefault(task, {})[folder] = new
-        if changes:
-            self._rewrite(db, view, changes, whole=old is None)
+            for name in _INDEXES:  # made again below: half the price of filling them row by row
+                db.execute(f"drop index if exists {name}")
+        oids = [oid for files in changes.values() for oid in files.values() if oid is not None]
+        contents: dict[str, bytes] = {}
+        if len(oids) >= _BULK:
+            contents.update(zip(oids, view.hub.reader.iter_blobs(oids), strict=True))
+        self._rewrite(db, view, changes, contents, whole=old is None)
+        if old is None:
+            _make_indexes(db)
         db.execute("insert or replace into meta values('tree', ?)", (view.tree,))
 
     def _rewrite(
@@ -226,55 +285,97 @@ class Index:
         db: sqlite3.Connection,
         view: View,
         changes: dict[str, dict[str, str | None]],
+        contents: Mapping[str, bytes],
         whole: bool,
     ) -> None:
-        oids = [oid for files in changes.values() for oid in files.values() if oid is not None]
-        if len(oids) >= _BULK:
-            view.blobs.update(zip(oids, view.hub.reader.iter_blobs(oids), strict=True))
+        """Replace the rows of the changed tasks; what `contents` lacks is read by its id."""
+        needs: list[tuple[str, str]] = []
 
-        def read(task: str, folder: str) -> bytes | None:
-            if whole or folder in changes[task]:
-                oid = changes[task].get(folder)
-            else:
-                oid = view.blob_id(_FOLDERS[folder](task))
-            if oid is None:
-                return None
-            known = view.blobs.get(oid)
-            return known if known is not None else view.hub.reader.read(oid, "blob")
+        def iter_rows() -> Iterator[tuple[object, ...]]:
+            for task in sorted(changes):
+                oids_of = changes[task] if whole else _all_files(view, task) | changes[task]
+                files: dict[str, bytes] = {}
+                for folder, oid in oids_of.items():
+                    if oid is not None:
+                        known = contents.get(oid)
+                        if known is None:
+                            known = view.hub.reader.read(oid, "blob")
+                        files[folder] = known
+                row = _derive_row(task, files)
+                if row is not None:
+                    needs.extend((need, task) for need in row.needs)
+                    lists = _text(row.paths), _text(row.needs)
+                    yield (task, row.state.value, *row[2:6], *lists, *row[8:])
 
-        rows = [_derive_row(task, functools.partial(read, task)) for task in changes]
-        db.executemany("delete from tasks where id=?", [(task,) for task in changes])
         if not whole:
+            db.executemany("delete from tasks where id=?", [(task,) for task in changes])
             db.executemany("delete from needs where task=?", [(task,) for task in changes])
-        kept = [row for row in rows if row is not None]
         db.executemany(
-            f"insert into tasks({_COLUMNS}) values(?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-            [
-                (
-                    row.id,
-                    row.state.value,
-                    row.title,
-                    row.priority,
-                    row.added,
-                    row.role,
-                    json.dumps(row.paths),
-                    json.dumps(row.needs),
-                    len(row.needs),
-                    row.retry_at,
-                    row.token,
-                    row.strikes,
-                    row.agent,
-                    row.why,
-                )
-                for row in kept
-            ],
+            f"insert into tasks({_COLUMNS}) values({', '.join('?' * len(Row._fields))})",
+            iter_rows(),
         )
-        db.executemany(
-            "insert or ignore into needs values(?,?)",
-            [(need, row.id) for row in kept for need in row.needs],
-        )
-        view.blobs.clear()
+        db.executemany("insert or ignore into needs values(?,?)", needs)
         _recount(db, None if whole else changes)
+
+
+def _tree_of(db: sqlite3.Connection) -> str | None:
+    """The ledger tree whose rows the database holds."""
+    found = db.execute("select value from meta where key='tree'").fetchone()
+    return found[0] if found else None
+
+
+def _make_indexes(db: sqlite3.Connection) -> None:
+    for name, what in _INDEXES.items():
+        db.execute(f"create index if not exists {name} on {what}")
+
+
+def _changes(view: View, old: str | None) -> dict[str, dict[str, str | None]]:
+    """task -> folder -> blob of what differs between a tree and the view's; None: removed."""
+    changes: dict[str, dict[str, str | None]] = {}
+    for path, _, new in view.hub.reader.iter_changes(old, view.tree):
+        folder, task = _folder_and_task(path)
+        if folder in _FOLDERS:
+            changes.setdefault(task, {})[folder] = new
+    return changes
+
+
+def _folder_and_task(path: str) -> tuple[str, str]:
+    folder, _, rest = path.partition("/")
+    return folder, rest.rpartition("/")[2].rpartition(".")[0]
+
+
+def _all_files(view: View, task: str) -> dict[str, str | None]:
+    return {folder: view.blob_id(path(task)) for folder, path in _FOLDERS.items()}
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    """Settings and tables; when several processes meet an empty file, one of them makes them."""
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:  # SQLite does not wait by itself for the one moment of this change
+        try:
+            db.execute("pragma journal_mode=wal")
+            break
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+    db.execute("pragma synchronous=off")
+    if db.execute("pragma user_version").fetchone()[0] == _VERSION:
+        return
+    db.execute("begin immediate")
+    if db.execute("pragma user_version").fetchone()[0] != _VERSION:
+        for statement in (*(f"drop table if exists {name}" for name in _TABLES), *_SCHEMA):
+            db.execute(statement)
+        _make_indexes(db)
+        db.execute(f"pragma user_version={_VERSION}")
+    db.execute("commit")
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+    )
 
 
 def _recount(db: sqlite3.Connection, touched: Iterable[str] | None) -> None:
@@ -302,9 +403,9 @@ _FOLDERS: dict[str, Callable[[str], str]] = {
 }
 
 
-def _derive_row(task: str, read: Callable[[str], bytes | None]) -> Row | None:
-    """The row of one task, or None when it has no file but `attempts`."""
-    data = read("tasks")
+def _derive_row(task: str, files: Mapping[str, bytes]) -> Row | None:
+    """The row of one task from its files by folder; None when it has none but `attempts`."""
+    data = files.get("tasks")
     title, priority, added, role = task, 0, 0.0, ""
     paths: list[str] = []
     needs: list[str] = []
@@ -316,12 +417,13 @@ def _derive_row(task: str, read: Callable[[str], bytes | None]) -> Row | None:
             header = records.decode_task(data).header
             title, priority, role = header.title, header.priority, header.role
             added, paths, needs = header.added_at.timestamp(), header.paths, header.needs
-        raw = read("attempts")
+        raw = files.get("attempts")
         if raw is not None:
             attempts = records.decode(Attempts, raw)
             token, strikes = attempts.token, len(attempts.strikes)
             retry_at = attempts.retry_at.timestamp() if attempts.retry_at else None
-        lock, entry, done, parked = (read(f) for f in ("current_tasks", "queue", "done", "parked"))
+        lock, entry = files.get("current_tasks"), files.get("queue")
+        done, parked = files.get("done"), files.get("parked")
         claim = records.decode(Lock, lock) if lock is not None else None
         agent = claim.agent if claim else ""
         parked_record = records.decode(Parked, parked) if parked is not None else None

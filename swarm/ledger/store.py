@@ -79,6 +79,7 @@ class Ledger:
         self.branch = branch
         self.clock: Clock = clock or SystemClock()
         self.index = Index(cache / "state.sqlite" if cache else None)
+        self._known_format: str | None = None  # blob that said what we understand
 
     def close(self) -> None:
         self.index.close()
@@ -92,12 +93,16 @@ class Ledger:
         """
         view = read_view(self.hub, LEDGER, self.branch, self.clock.now)
         if view is not None:
+            blob = view.blob_id(records.FORMAT_PATH)
+            if blob is not None and blob == self._known_format:
+                return view
             layout = view.raw(records.FORMAT_PATH)
             if layout != records.LAYOUT:
                 raise HubUnusable(
                     f"the ledger has format {layout!r}; this swarm knows {records.LAYOUT!r}",
                     hint="use the version of swarm that wrote it",
                 )
+            self._known_format = blob
         return view
 
     def view(self) -> View:
@@ -148,24 +153,26 @@ class Ledger:
         """
         ids: list[str] = []
         deadline = time.monotonic() + BUSY_SECONDS
-        seen: str | None = None
+        tried: tuple[str, V] | None = None  # the tip that the last try was made on, and its value
+        trouble: HubUnusable | None = None
         pause = 0.01
         while True:
             with self.hub.turn.held():
                 view = self.view()
+                # Before deciding again: our own event may be what a new decision would refuse.
+                if tried is not None and self._is_written(ids[0], tried[0], view):
+                    return tried[1]
+                if trouble is not None and time.monotonic() > deadline:
+                    raise trouble
                 decided = decide(view)
                 if not decided.events:
                     return decided.value
                 while len(ids) < len(decided.events):
                     ids.append(new_event_id())
-                if seen is not None and seen != view.tip and self._is_written(ids[0], seen, view):
-                    return decided.value
-                seen = view.tip
+                tried = view.tip, decided.value
                 trouble = self._write(view, decided.events, tuple(ids), decided.moves)
             if trouble is None:
                 return decided.value
-            if time.monotonic() > deadline:
-                raise trouble
             time.sleep(pause)
             pause = min(pause * 2, 0.5)
 
@@ -185,13 +192,13 @@ class Ledger:
         tip = view.tip if view else None
         tree = view.tree if view else None
         at = f"{int(self.clock.now().timestamp())} +0000"
-        changed: set[str] = set()
+        edits: dict[str, bytes | None] = {}
         for event, event_id in zip(events, ids, strict=False):
             stray = stray_paths(event)
             if stray:
                 raise AssertionError(f"{event.kind} may not touch {stray}")
             tree = edit_tree(self.hub.reader, batch, tree, event.edits)
-            changed.update(event.edits)
+            edits.update(event.edits)
             tip = batch.commit(tree, [tip] if tip else [], _message(event, event_id), AUTHOR, at)
         try:
             batch.write()
@@ -206,6 +213,8 @@ class Ledger:
         outcome = self.hub.refs.transact([*wanted, Move(LEDGER, old, tip)])
         match outcome:
             case Committed():
+                if view is not None and tree is not None:
+                    self.index.advance(view, tree, edits)
                 return None
             case Moved(refs):
                 return HubUnusable(f"the hub is busy: {', '.join(refs)} moved at every try")

@@ -175,6 +175,18 @@ class View:
         except Undecodable:
             return State.DAMAGED
 
+    def why_damaged(self, task: str) -> str | None:
+        """Which of the task's records does not decode or lacks its fellow; None: all is well."""
+        try:
+            for read in (self.entry, self.done, self.parked):
+                read(task)
+            text, lock, attempts = self.task(task), self.lock(task), self.attempts(task)
+        except Undecodable as error:
+            return str(error)
+        if lock is not None and (text is None or attempts is None):
+            return "it is claimed and has no " + ("text" if text is None else "attempts record")
+        return None
+
     def is_landing(self, task: str) -> bool:
         """The task is named by the landing in flight: it is settled before anything else."""
         landing = self.landing()

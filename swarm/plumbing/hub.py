@@ -124,6 +124,31 @@ class Hub:
         hook.write_bytes(files("swarm.hooks").joinpath("update").read_bytes())
         hook.chmod(0o755)
 
+    def find_changed(self, target: str) -> list[str]:
+        """What is no longer as `configure` wrote it, one sentence each; empty when all is well.
+
+        Raises:
+            GitFault: the configuration cannot be read.
+        """
+        listed = self.git.run("config", "--local", "--list", "-z").fields
+        now = {key.lower(): value for key, _, value in (row.partition("\n") for row in listed)}
+        wanted = _SETTINGS | {"swarm.target": target}
+        found = [
+            f"{name} is {now.get(name.lower(), 'not set')}, not {value}"
+            for name, value in wanted.items()
+            if now.get(name.lower()) != value
+        ]
+        head = self.git.run("symbolic-ref", "-q", "HEAD", ok=(0, 1)).text
+        if head != branch_ref(target):
+            found.append(f"HEAD is {head or 'detached'}, not {branch_ref(target)}")
+        if not (self.path / "logs" / LEDGER).is_file():
+            found.append("the ledger has no reflog")
+        hook = self.path / "hooks/update"
+        ours = files("swarm.hooks").joinpath("update").read_bytes()
+        if not hook.is_file() or hook.read_bytes() != ours or not os.access(hook, os.X_OK):
+            found.append("the update hook is missing or changed")
+        return found
+
     def close(self) -> None:
         """End the long-lived children; the hub can still be used and starts new ones."""
         self.refs.close()
@@ -163,7 +188,7 @@ class Hub:
 
     def batch(self) -> Batch:
         """A place for new objects of one event."""
-        return Batch(self.path / "objects", self.hash_name)
+        return Batch(self.git, self.hash_name)
 
     def transact(self, moves: Sequence[Move]) -> Outcome:
         """See `RefWriter.transact`; takes the turn when it is not held yet."""

@@ -10,15 +10,16 @@ import contextlib
 import ctypes
 import hashlib
 import os
+import struct
 import subprocess
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from swarm.errors import GitFault
+from swarm.ids import is_oid
 from swarm.plumbing.git import Git, end_group
 
 TREE = 0o40000
@@ -26,8 +27,7 @@ BLOB = 0o100644
 _CACHED_TREES = 4096
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One line of a tree."""
 
     mode: int
@@ -35,6 +35,7 @@ class Entry:
 
 
 Tree = Mapping[str, Entry]
+_MODES = {b"40000": TREE, b"100644": BLOB}  # all that a ledger has
 
 
 def parse_tree(data: bytes, raw_length: int) -> dict[str, Entry]:
@@ -46,7 +47,8 @@ def parse_tree(data: bytes, raw_length: int) -> dict[str, Entry]:
         zero = data.index(b"\0", space)
         end = zero + 1 + raw_length
         name = data[space + 1 : zero].decode("utf-8", "surrogateescape")
-        entries[name] = Entry(int(data[at:space], 8), data[zero + 1 : end].hex())
+        mode = data[at:space]
+        entries[name] = Entry(_MODES.get(mode) or int(mode, 8), data[zero + 1 : end].hex())
         at = end
     return entries
 
@@ -67,14 +69,19 @@ def format_tree(entries: Tree) -> bytes:
 
 
 class Reader:
-    """Reads objects and refs through one `git cat-file --batch-command`.
+    """Reads objects and refs: loose ones from their files, all others through one `git cat-file`.
+
+    What a hot path reads was written a moment ago and is loose: a file costs 0.02 ms, a turn of
+    the child 0.1 and, on a loaded machine, its wait for a processor. Whatever is not there in the
+    plain form (packed, symbolic, damaged, another ref store) git is asked for.
 
     Safe: threads of one process take turns; after the child died the next call starts another.
-    A ref read is fresh each time (0.09 ms against 2.7 for a `rev-parse`).
+    A ref read is fresh each time.
     """
 
     def __init__(self, git: Git) -> None:
         self._git = git
+        self._folder = str(git.git_dir)
         self._mutex = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._trees: dict[str, dict[str, Entry]] = {}
@@ -145,6 +152,11 @@ class Reader:
 
     def ref(self, name: str) -> str | None:
         """The object id that a full ref name holds now, or None."""
+        if name.startswith("refs/") and ".." not in name:
+            with contextlib.suppress(OSError):
+                oid = _read_file(f"{self._folder}/{name}")[:-1].decode("ascii", "replace")
+                if is_oid(oid):
+                    return oid
         found = self._ask("info", name)
         return found[0] if found else None
 
@@ -156,6 +168,9 @@ class Reader:
         Raises:
             GitFault: missing, or of another kind.
         """
+        loose = self._loose(oid)
+        if loose is not None and loose[0] == kind:
+            return loose[1]
         found = self._ask("contents", oid)
         if found is None or found[1] != kind:
             raise GitFault(
@@ -163,6 +178,18 @@ class Reader:
                 hint="swarm doctor",
             )
         return found[2]
+
+    def _loose(self, oid: str) -> tuple[str, bytes] | None:
+        """Kind and content from the object's own file; None when only git can tell."""
+        if not is_oid(oid):
+            return None
+        try:
+            whole = zlib.decompress(_read_file(f"{self._folder}/objects/{oid[:2]}/{oid[2:]}"))
+        except (OSError, zlib.error):
+            return None
+        head, _, content = whole.partition(b"\0")
+        kind, _, size = head.decode("ascii", "replace").partition(" ")
+        return (kind, content) if size == str(len(content)) else None
 
     def commit(self, oid: str) -> bytes:
         return self.read(oid, "commit")
@@ -202,7 +229,7 @@ class Reader:
             return
         before = self.tree(old) if old else {}
         after = self.tree(new) if new else {}
-        for name in before.keys() | after.keys():
+        for name in before.keys() | after.keys() if before else after:
             a, b = before.get(name), after.get(name)
             if a == b:
                 continue
@@ -244,19 +271,44 @@ class Reader:
         feeder = threading.Thread(target=feed, daemon=True)
         feeder.start()
         try:
+            held, at = b"", 0  # read in large pieces: three calls a blob cost more than git
             for oid in wanted:
-                words = stdout.readline().split()
-                if len(words) != 3 or words[1] != b"blob":
+                while (end := held.find(b"\n", at)) < 0 and (more := stdout.read(_PIECE)):
+                    held, at = held[at:] + more, 0
+                words = held[at:end].split()
+                if end < 0 or len(words) != 3 or words[1] != b"blob":
                     raise GitFault(f"blob {oid} is missing", hint="swarm doctor")
-                content = stdout.read(int(words[2]))
-                stdout.read(1)
-                yield content
+                at, end = end + 1, end + 1 + int(words[2])
+                while len(held) <= end and (more := stdout.read(max(_PIECE, end - len(held)))):
+                    held, at, end = held[at:] + more, 0, end - at
+                if len(held) <= end:
+                    raise GitFault(f"blob {oid} is cut short", hint="swarm doctor")
+                yield held[at:end]
+                at = end + 1
         finally:
             end_group(child)
             feeder.join()
 
 
-_SYNC_ALL = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | WRITE | WAIT_AFTER
+def _read_file(path: str) -> bytes:
+    """A whole file; `pathlib` would double what it costs."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.read(fd, _FIRST_READ)
+        if len(data) == _FIRST_READ:
+            while more := os.read(fd, 1 << 20):
+                data += more
+        return data
+    finally:
+        os.close(fd)
+
+
+_FIRST_READ = 1 << 16
+_PIECE = 1 << 18
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+_PACK_FROM = 64  # objects of one event from which a pack is quicker than a file each
+_PACK_KINDS = {"commit": 1, "tree": 2, "blob": 3}
+_START, _WAIT = 2, 5  # SYNC_FILE_RANGE_WRITE; _WAIT_BEFORE | _WAIT_AFTER
 
 
 def _write_out() -> ctypes._NamedFuncPointer | None:
@@ -272,24 +324,25 @@ def _write_out() -> ctypes._NamedFuncPointer | None:
 class Batch:
     """New objects of one event, computed in memory and then written with one flush.
 
-    As git's own `core.fsyncMethod=batch`: each file is written out, the last one is flushed, and a
-    journalling file system orders the rest before it (1.2 ms for seven files against 2.7 with a
-    flush each, 5.7 through `git unpack-objects`).
+    As git's own `core.fsyncMethod=batch`: all files are written out side by side and named, then
+    one is flushed, and a journalling file system orders the rest before it (1.9 ms for seven files
+    against 3.2 with a flush each; 1.0 without any).
     """
 
     _sync_range = _write_out()
 
-    def __init__(self, objects: Path, hash_name: str = "sha1") -> None:
-        self._objects = objects
+    def __init__(self, git: Git, hash_name: str = "sha1") -> None:
+        self._git = git
+        self._folder = f"{git.git_dir}/objects"
         self._hash = hash_name
-        self._new: dict[str, bytes] = {}
+        self._new: dict[str, tuple[str, bytes]] = {}
         self.trees: dict[str, dict[str, Entry]] = {}
 
     def add(self, kind: str, content: bytes) -> str:
         """The id of the object; it is written by `write`."""
-        whole = f"{kind} {len(content)}\0".encode() + content
+        whole = _head(kind, content) + content
         oid = hashlib.new(self._hash, whole, usedforsecurity=False).hexdigest()
-        self._new[oid] = whole
+        self._new[oid] = kind, content
         return oid
 
     def blob(self, content: bytes) -> str:
@@ -309,37 +362,82 @@ class Batch:
     def write(self) -> None:
         """Durable when it returns; what exists already is left alone.
 
+        Many objects (an imported plan) become one pack instead of a file each.
+
         Raises:
             OSError: the disk is full or not writable; files already written are harmless.
+            GitFault: git does not take the pack; nothing of it is kept.
         """
-        pending = [
-            (whole, self._objects / oid[:2] / oid[2:])
-            for oid, whole in self._new.items()
-            if not (self._objects / oid[:2] / oid[2:]).exists()
-        ]
-        for number, (whole, path) in enumerate(pending, 1):
-            _write_file(path, zlib.compress(whole, 1), number == len(pending), self._sync_range)
+        if len(self._new) > _PACK_FROM:
+            self._git.run("index-pack", "--stdin", input=self._pack(), timeout=3600)
+        else:
+            self._write_loose()
         self._new.clear()
 
+    def _write_loose(self) -> None:
+        open_files: list[tuple[int, str, str]] = []
+        try:
+            for oid, (kind, content) in self._new.items():
+                path = f"{self._folder}/{oid[:2]}/{oid[2:]}"
+                if os.path.exists(path):  # noqa: PTH110
+                    continue
+                fd, temporary = _create(path)
+                open_files.append((fd, temporary, path))
+                _fill(fd, zlib.compress(_head(kind, content) + content, 1))
+                if self._sync_range is not None:
+                    self._sync_range(fd, 0, 0, _START)
+            for fd, _, _ in open_files:
+                if self._sync_range is None or self._sync_range(fd, 0, 0, _WAIT) != 0:
+                    os.fsync(fd)
+            for _, temporary, path in open_files:
+                os.rename(temporary, path)  # noqa: PTH104
+            if open_files:
+                os.fsync(open_files[-1][0])
+        except OSError:
+            for _, temporary, _ in open_files:
+                Path(temporary).unlink(missing_ok=True)
+            raise
+        finally:
+            for fd, _, _ in open_files:
+                os.close(fd)
 
-def _write_file(
-    path: Path, data: bytes, flush: bool, sync_range: ctypes._NamedFuncPointer | None
-) -> None:
-    path.parent.mkdir(exist_ok=True)
-    temporary = path.parent / f"tmp_obj_{os.getpid()}_{threading.get_ident()}_{path.name[:8]}"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o444)
+    def _pack(self) -> bytes:
+        """All objects as git's pack format has them, none as a delta."""
+        parts = [b"PACK" + struct.pack(">II", 2, len(self._new))]
+        for kind, content in self._new.values():
+            size = len(content)
+            byte = _PACK_KINDS[kind] << 4 | size & 15
+            size >>= 4
+            head = bytearray()
+            while size:
+                head.append(byte | 0x80)
+                byte = size & 0x7F
+                size >>= 7
+            head.append(byte)
+            parts += [bytes(head), zlib.compress(content, 1)]
+        whole = b"".join(parts)
+        return whole + hashlib.new(self._hash, whole, usedforsecurity=False).digest()
+
+
+def _head(kind: str, content: bytes) -> bytes:
+    return f"{kind} {len(content)}\0".encode()
+
+
+def _create(path: str) -> tuple[int, str]:
+    """A new temporary file beside `path`, in a folder that may have to be made."""
+    folder, _, name = path.rpartition("/")
+    temporary = f"{folder}/tmp_obj_{os.getpid()}_{threading.get_ident()}_{name[:8]}"
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        if flush or sync_range is None or sync_range(fd, 0, 0, _SYNC_ALL) != 0:
-            os.fsync(fd)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(fd)
-    temporary.rename(path)
+        return os.open(temporary, _NEW_FILE, 0o444), temporary
+    except FileNotFoundError:
+        Path(folder).mkdir(exist_ok=True)
+        return os.open(temporary, _NEW_FILE, 0o444), temporary
+
+
+def _fill(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
 
 
 def edit_tree(

@@ -129,15 +129,26 @@ class Turn:
             pass
         except OSError as error:
             raise HubUnusable(f"cannot lock {self._path}", why=str(error)) from error
-        # A blocking flock cannot be given up, so a second thread looks after the time limit.
-        deadline = time.monotonic() + TURN_SECONDS
-        got = _lock_before(self.fd, deadline)
-        if not got:
-            raise HubUnusable(
-                "the hub is busy: its turn was not free for two minutes",
-                why=f"flock on {self._path}",
-                hint=f"fuser -v {self._path}",
-            )
+        # The kernel wakes who waits, nearly in order; a loop of tries made some wait for seconds.
+        # A blocking flock cannot be given up, so a thread of its own waits in it.
+        wait = _Wait(os.dup(self.fd))
+        try:
+            if wait.ended.wait(TURN_SECONDS) and wait.error is None:
+                return
+        except BaseException:
+            self._give_up(wait)
+            raise
+        self._give_up(wait)
+        raise HubUnusable(
+            "the hub is busy: its turn was not free for two minutes",
+            why=str(wait.error or f"flock on {self._path}"),
+            hint=f"fuser -v {self._path}",
+        )
+
+    def _give_up(self, wait: _Wait) -> None:
+        """Leave the descriptor to the thread that still waits in it, which then unlocks it."""
+        wait.give_up()
+        self.abandon()
 
     def abandon(self) -> None:
         """Forget the descriptor without unlocking: a git that cannot be ended keeps the turn."""
@@ -149,16 +160,35 @@ class Turn:
         self.abandon()
 
 
-def _lock_before(fd: int, deadline: float) -> bool:
-    pause = 0.0005
-    while time.monotonic() < deadline:
+class _Wait:
+    """One blocking flock on a descriptor of its own, in a thread."""
+
+    def __init__(self, fd: int) -> None:
+        self.ended = threading.Event()
+        self.error: OSError | None = None
+        self._fd = fd
+        self._mutex = threading.Lock()
+        self._is_wanted = True
+        threading.Thread(target=self._run, name="swarm-turn", daemon=True).start()
+
+    def _run(self) -> None:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.004)
-    return False
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+        except OSError as error:
+            self.error = error
+        with self._mutex:
+            self.ended.set()
+            if not self._is_wanted and self.error is None:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+        os.close(self._fd)
+
+    def give_up(self) -> None:
+        """Nobody waits any more: what was or will be locked is unlocked."""
+        with self._mutex:
+            self._is_wanted = False
+            if self.ended.is_set() and self.error is None:
+                with contextlib.suppress(OSError):  # the thread has closed it already
+                    fcntl.flock(self._fd, fcntl.LOCK_UN)
 
 
 class RefWriter:

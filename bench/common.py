@@ -1,0 +1,164 @@
+"""What every bench shares: a machine to name, repositories to measure in, one way to print.
+
+Enters: sizes. Leaves: hubs with files and tasks, medians, one table or one JSON object.
+Guards: rivals are timed in the same run, in turns, on the same file system; ratios are of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from swarm.ledger import records
+from swarm.ledger.events import Event
+from swarm.ledger.records import Task, TaskHeader
+from swarm.ledger.store import Draft, Ledger
+from swarm.plumbing.hub import Hub
+
+BRANCH = "main"
+Result = dict[str, float | int | str | None]
+
+
+def machine() -> Result:
+    """Where it was measured; ratios travel, times do not."""
+    return {
+        "cores": os.cpu_count() or 0,
+        "git": _words("git", "--version")[2],
+        "python": platform.python_version(),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def _words(*argv: str) -> list[str]:
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """The options that every bench has."""
+    found = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    found.add_argument("--json", action="store_true", help="one JSON object")
+    found.add_argument("--folder", type=Path, help="measure below this folder (default: TMPDIR)")
+    return found
+
+
+@contextmanager
+def workplace(folder: Path | None) -> Iterator[Path]:
+    """A temporary folder, gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="swarm-bench-", dir=folder) as name:
+        yield Path(name)
+
+
+def report(title: str, result: Result, rows: Sequence[tuple[str, str]], as_json: bool) -> None:
+    """Print the result whole as JSON, or the named keys as a table: (key, what it is)."""
+    whole: Mapping[str, Any] = machine() | result
+    if as_json:
+        print(json.dumps(whole))
+        return
+    where = machine()
+    print(
+        f"{title} ({where['cores']} cores, git {where['git']}, python {where['python']},"
+        f" load {where['load']})"
+    )
+    for key, words in rows:
+        print(f"  {result[key]!s:>10}  {words}")
+
+
+def git(*arguments: str | Path, cwd: Path, feed: bytes | None = None, ok: bool = True) -> str:
+    """One git call as a rival makes it: no user configuration, an identity, a clean environment.
+
+    Returns standard output; with `ok` False, an empty text when git fails.
+    """
+    done = subprocess.run(
+        ["git", *map(str, arguments)],
+        cwd=cwd,
+        env=git_environment(),
+        input=feed if feed is not None else b"",
+        capture_output=True,
+        check=ok,
+    )
+    return done.stdout.decode().strip() if done.returncode == 0 else ""
+
+
+def git_environment() -> dict[str, str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    return environment | {
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_AUTHOR_NAME": "bench",
+        "GIT_AUTHOR_EMAIL": "bench@swarm.invalid",
+        "GIT_COMMITTER_NAME": "bench",
+        "GIT_COMMITTER_EMAIL": "bench@swarm.invalid",
+    }
+
+
+def seed(at: Path, files: int) -> str:
+    """A bare repository at `at` with one commit of `files` small files; returns the commit."""
+    git("init", "-q", "--bare", "-b", BRANCH, at, cwd=at.parent)
+    lines = [f"commit refs/heads/{BRANCH}", "committer bench <b@swarm.invalid> 1700000000 +0000"]
+    lines += ["data 4", "Seed"]
+    for number in range(files):
+        text = f"{number}\n" * 20
+        lines += [f"M 100644 inline {file_name(number)}", f"data {len(text)}", text]
+    git("fast-import", "--quiet", cwd=at, feed="\n".join([*lines, ""]).encode())
+    return git("rev-parse", BRANCH, cwd=at)
+
+
+def file_name(number: int) -> str:
+    return f"src/part{number % 100:02}/file{number:05}.txt"
+
+
+def make_ledger(root: Path, files: int, tasks: int) -> Ledger:
+    """A hub as `Hub.create` makes it, with a ledger and that many open tasks."""
+    root.mkdir(parents=True, exist_ok=True)
+    tip = seed(root / "seed.git", files)
+    hub = Hub.create(root / "hub.git", BRANCH, root / "seed.git", tip)
+    ledger = Ledger(hub, BRANCH, root / "cache")
+    ledger.create()
+    add_tasks(ledger, tasks)
+    return ledger
+
+
+def open_ledger(root: Path) -> Ledger:
+    """What another process does to reach the same hub."""
+    return Ledger(Hub.open(root / "hub.git"), BRANCH, root / "cache")
+
+
+def add_tasks(ledger: Ledger, count: int, first: int = 0) -> None:
+    """One `added` event with `count` tasks, as importing a plan writes it."""
+    now = datetime.now(UTC)
+    added: dict[str, bytes | None] = {}
+    for number in range(first, first + count):
+        header = TaskHeader(id=f"task-{number:06}", title=f"Task {number}", added_at=now)
+        task = Task(header=header, body=f"Do the thing that has the number {number}.\n")
+        added[records.task_path(task.id)] = records.encode_task(task)
+    event = Event("added", f"{count} tasks added", added)
+    ledger.append(lambda view: Draft((event,), None))
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Milliseconds of one call."""
+    started = time.perf_counter()
+    work()
+    return (time.perf_counter() - started) * 1e3
+
+
+def in_turns(sides: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median milliseconds of each side, taken in turns so that the machine's mood hits all."""
+    spent: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds + 1):
+        for name, work in sides.items():
+            took = timed(work)
+            if number > 0:  # the first round warms the caches
+                spent[name].append(took)
+    return {name: median(values) for name, values in spent.items()}

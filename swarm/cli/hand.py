@@ -1,0 +1,355 @@
+"""Joining by hand: claim, submit, release, renew; and a gate without agents.
+
+Enters: the folder where it is typed. Leaves: what became of the claim, and what to type next.
+Guards: who is refused learns by whom and why, with an exit code for each.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from swarm import hand
+from swarm.change import NoWork, Sealed, Unresolved
+from swarm.claim import (
+    AlreadyHolding,
+    Fenced,
+    HeldBy,
+    NothingClaimable,
+    NotReady,
+    Released,
+)
+from swarm.config import Config
+from swarm.errors import Exit, SwarmError
+from swarm.hand import ClaimHeld, Joined, Queued
+from swarm.ledger.records import Lock
+from swarm.ledger.view import State
+from swarm.output import QUIET, event_line
+from swarm.trailers import one_line
+from swarm.workspace import Workspace, opened, person
+
+
+class NothingToClaim(SwarmError):
+    """No task can be claimed now."""
+
+    exit_code = Exit.NOTHING
+
+
+class ClaimFenced(SwarmError):
+    """The claim is no longer ours; what was done is kept."""
+
+    exit_code = Exit.FENCED
+
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def _show(as_json: bool, record: dict[str, Any], lines: list[str]) -> None:
+    click.echo(json.dumps(record) if as_json else "\n".join(lines))
+
+
+def _refuse(as_json: bool, word: str, error: SwarmError) -> NoReturn:
+    """One line for people, `swarm.error/1` for programs."""
+    if as_json:
+        raise error
+    why = f" {error.why}" if error.why else ""
+    click.echo(f"{word}: {error.what}{why}")
+    for hint in (error.hint or "").splitlines():
+        click.echo(f"  {hint}")
+    raise click.exceptions.Exit(int(error.exit_code))
+
+
+@click.command()
+@click.argument("task", required=False)
+@click.option("--next", "is_next", is_flag=True, help="The first ready task (the default).")
+@click.option("--as", "name", help="Who claims; one claim at a time for each name.")
+@_as_json
+def claim(task: str | None, is_next: bool, name: str | None, as_json: bool) -> None:
+    """Take a task by hand: prints a worktree to work in."""
+    if task is not None and is_next:
+        raise click.UsageError("name a task or say --next, not both")
+    with opened() as work:
+        answer = hand.join(work, Path.cwd(), task, name)
+        if isinstance(answer, Joined):
+            _show(as_json, _joined_record(answer), _joined_lines(work, answer))
+            return
+        _refuse_claim(work, answer, as_json)
+
+
+def _refuse_claim(work: Workspace, answer: hand.Joining, as_json: bool) -> NoReturn:
+    match answer:
+        case HeldBy(lock, state):
+            how = "" if state is State.CLAIMED else f", {state.value}"
+            error: SwarmError = ClaimHeld(
+                f"{lock.task} by {lock.slot or lock.agent} ({lock.adapter}) on {lock.host}",
+                why=f"{_since(work, lock)}{how}",
+                hint=f"swarm show {lock.task}" if as_json else None,
+            )
+            _refuse(as_json, "held", error)
+        case AlreadyHolding(task):
+            error = ClaimHeld(
+                f"you hold {task}", hint="submit or release it first, or claim --as another name"
+            )
+            _refuse(as_json, "held", error)
+        case NothingClaimable():
+            _refuse(as_json, "nothing claimable", NothingToClaim(_why_nothing(work, answer)))
+        case NotReady(task, _, why):
+            error = NothingToClaim(f"{task}: {why}", hint=f"swarm show {task}")
+            _refuse(as_json, "not claimable", error)
+        case _:
+            raise AssertionError(answer)
+
+
+def _since(work: Workspace, lock: Lock) -> str:
+    sign = hand.sign_of(work, lock)
+    at = lock.claimed_at.astimezone().strftime("%H:%M:%S")
+    beat = "its runner is gone" if sign.is_gone else f"beat {sign.age_seconds:.0f}s ago"
+    return f"since {at}, attempt {lock.token}, {beat}"
+
+
+def _why_nothing(work: Workspace, answer: NothingClaimable) -> str:
+    whys = []
+    for what, tasks in (("paths overlap", answer.overlaps), ("nearly the same as", answer.twins)):
+        if tasks:
+            whys.append(f"{what} {', '.join(tasks[:3])}")
+    parts = []
+    if answer.kept_back:
+        parts.append(f"{len(answer.kept_back)} ready but kept back ({'; '.join(whys)})")
+    if answer.other_role:
+        parts.append(f"{answer.other_role} ready for a role (name one: swarm claim TASK)")
+    counts = work.ledger.index.counts(work.ledger.view())
+    waiting = counts.get("open", 0) - len(answer.kept_back) - answer.other_role
+    if waiting > 0:
+        parts.append(f"{waiting} waiting for a need or for back-off")
+    parts += [f"{counts[s]} {s}" for s in ("claimed", "queued", "held", "parked") if counts.get(s)]
+    return ", ".join(parts) or "no task is open"
+
+
+def _joined_record(joined: Joined) -> dict[str, Any]:
+    lock = joined.claimed.lock
+    return {
+        "schema": "swarm.claim/1",
+        "task": lock.task,
+        "token": lock.token,
+        "agent": lock.agent,
+        "slot": joined.slot,
+        "worktree": str(joined.worktree),
+        "task_file": str(joined.task_file),
+        "base": lock.base,
+        "start": lock.start,
+        "merge": lock.merge,
+        "conflicted": list(joined.conflicted),
+        "near": list(joined.claimed.near),
+        "rescued": list(joined.rescued),
+        "setup": joined.setup,
+        "lease_seconds": lock.lease_seconds,
+    }
+
+
+def _joined_lines(work: Workspace, joined: Joined) -> list[str]:
+    lock, last = joined.claimed.lock, joined.claimed.attempts.last
+    lease = timedelta(seconds=lock.lease_seconds)
+    lines = [
+        f"claimed   {lock.task}   attempt {lock.token}, as {lock.agent}",
+        f"worktree  {joined.worktree}   from {lock.start[:7]}",
+        f"task      {joined.task_file}",
+    ]
+    if last is not None:
+        lines.append(f"last      {one_line(last.message, 88)}")
+    if joined.conflicted:
+        files = ", ".join(joined.conflicted[:5])
+        lines.append(f"resolve   {work.config.target} is merged in; conflicts in {one_line(files)}")
+    if joined.claimed.near:
+        lines.append(
+            f"note      nearly the same as {', '.join(joined.claimed.near)}, which is held"
+        )
+    lines += [f"kept      what lay in {joined.slot}: {ref}" for ref in joined.rescued]
+    if joined.setup is not None:
+        lines.append(f"warning   setup failed: {joined.setup}")
+    lines += [
+        f"next      cd {joined.worktree}",
+        "          work, commit if you like, then there:  swarm submit",
+        "          or give it back:                       swarm release --reason WHY",
+        f"lease     {_hours(lease)}; any swarm command in the worktree renews it",
+    ]
+    return lines
+
+
+def _hours(span: timedelta) -> str:
+    minutes = int(span.total_seconds()) // 60
+    return f"{minutes // 60}h" if minutes % 60 == 0 and minutes else f"{minutes}m"
+
+
+@click.command()
+@click.argument("task", required=False)
+@_as_json
+def submit(task: str | None, as_json: bool) -> int:
+    """Hand your work to the gate: what is committed and what is not."""
+    with opened() as work:
+        stand = hand.find_place(work, Path.cwd(), task)
+        answer = hand.submit(work, stand)
+        record: dict[str, Any]
+        match answer:
+            case Sealed(entry, rescued):
+                held = [h.reason for h in entry.hold or () if h.approved_at is None]
+                record = {"result": "held" if held else "queued", "hold": held}
+                record |= {"task": entry.task, "head": entry.head, "rescued": list(rescued)}
+                stat = f"{entry.files} file{'s' if entry.files != 1 else ''}"
+                stat += f" +{entry.insertions} -{entry.deletions}"
+                lines = [f"{record['result']:<9} {entry.task}   head {entry.head[:7]}, {stat}"]
+                if held:
+                    lines.append(f"why       {', '.join(held)}")
+                    lines.append(f"next      swarm approve {entry.task}")
+                lines += [f"kept      left out of it: {ref}" for ref in rescued]
+                if not hand.is_gate_alive(work):
+                    lines.append("gate      nobody is the gate now:  swarm gate --once")
+                code = Exit.YES
+            case NoWork(rescued):
+                record = {"result": "no_work", "rescued": list(rescued)}
+                lines = [
+                    f"no work   nothing here that {work.config.target} lacks; you still hold it"
+                ]
+                code = Exit.NO
+            case Unresolved(paths, rescued):
+                record = {"result": "unresolved", "paths": list(paths), "rescued": list(rescued)}
+                named = one_line(", ".join(paths[:5]))
+                lines = [f"unresolved  conflict left in {named}; you still hold the task"]
+                code = Exit.NO
+            case Queued(name, rescued):
+                record = {"result": "queued_before", "task": name, "rescued": list(rescued)}
+                lines = [f"queued    {name} waits for the gate already; nothing was added to it"]
+                lines += [f"kept      what came later: {ref}" for ref in rescued]
+                code = Exit.NO
+            case Fenced():
+                _fenced(answer, as_json)
+        _show(as_json, {"schema": "swarm.submit/1", **record}, lines)
+        return int(code)
+
+
+def _fenced(fenced: Fenced, as_json: bool) -> NoReturn:
+    error = ClaimFenced(
+        f"attempt {fenced.token} of {fenced.task} is over: {fenced.now}",
+        hint="what you did is kept: swarm rescue list",
+    )
+    _refuse(as_json, "fenced", error)
+
+
+@click.command()
+@click.argument("task", required=False)
+@click.option("--reason", required=True, help="One sentence; the next attempt reads it.")
+@click.option("--give-up", is_flag=True, help="A strike, and the next attempt starts fresh.")
+@_as_json
+def release(task: str | None, reason: str, give_up: bool, as_json: bool) -> None:
+    """Give a claim back; your work is kept, and the next attempt goes on from it."""
+    with opened() as work:
+        stand = hand.find_place(work, Path.cwd(), task)
+        answer = hand.give_back(work, stand, one_line(reason), person(), give_up=give_up, task=task)
+        if isinstance(answer, Fenced):
+            _fenced(answer, as_json)
+        assert isinstance(answer, Released)
+        parked = answer.parked
+        kept = answer.attempts.work if stand.is_hand else None
+        record = {
+            "schema": "swarm.release/1",
+            "task": answer.task,
+            "parked": parked.message if parked else None,
+            "work": kept.ref if kept else None,
+        }
+        lines = [f"released  {answer.task}   {f'work kept in {kept.ref}' if kept else ''}".rstrip()]
+        if parked is not None:
+            lines.append(f"parked    {answer.task}   {parked.message}")
+        _show(as_json, record, lines)
+
+
+@click.command()
+@click.argument("task", required=False)
+@_as_json
+def renew(task: str | None, as_json: bool) -> None:
+    """Say that you are still at work on your claim."""
+    with opened() as work:
+        stand = hand.find_place(work, Path.cwd(), task)
+        fenced = hand.renew(work, stand)
+        if fenced is not None:
+            _fenced(fenced, as_json)
+        name = stand.occupant.task if stand.occupant else task
+        lease = work.hand_terms.lease
+        _show(
+            as_json,
+            {"schema": "swarm.renew/1", "task": name, "lease_seconds": lease.total_seconds()},
+            [f"renewed   {name}   for {_hours(lease)}"],
+        )
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="End when the queue has nothing left to do.")
+def gate(once: bool) -> int:
+    """Check and land what waits, without running agents."""
+    with opened() as work:
+        return int(work_gate(work, once, click.echo))
+
+
+def work_gate(work: Workspace, once: bool, say: Callable[[str], None]) -> Exit:
+    """Be the gate until the queue is done, or until interrupted."""
+    from swarm.gate import Gate
+    from swarm.ids import new_nonce
+    from swarm.liveness import Alive, beat
+    from swarm.plumbing.hub import LEDGER
+
+    ledger, config = work.ledger, work.config
+    runner = f"gate-{new_nonce()[:6]}"
+    alive = Alive(work.layout.runs, runner)
+    the_gate = Gate(
+        ledger,
+        work.layout,
+        config,
+        work.checkout,
+        runner,
+        rules=work.rules,
+        bounds=work.bounds,
+        lease=config.claims.lease,
+    )
+    seen = ledger.hub.reader.ref(LEDGER)
+    beat_at = 0.0
+    try:
+        while True:
+            if time.monotonic() >= beat_at:
+                beat(ledger.hub, runner, ledger.clock)
+                beat_at = time.monotonic() + config.claims.lease.total_seconds() / 3
+            is_more = the_gate.tick()
+            tip = ledger.hub.reader.ref(LEDGER)
+            for logged in reversed(list(ledger.iter_log(tip, seen))):
+                if logged.kind not in QUIET:
+                    say(event_line(logged, logged.at.strftime("%H:%M:%S")))
+            seen = tip
+            if is_more:
+                continue
+            if once and the_gate.job is None:
+                return _gate_end(work, config, the_gate.claim is not None, say)
+            running = the_gate.job.running if the_gate.job is not None else None
+            if running is not None and running.child is not None:
+                running.child.wait(0.2)
+            else:
+                time.sleep(0.05 if once else 1.0)
+    finally:
+        the_gate.close()
+        alive.close()
+
+
+def _gate_end(work: Workspace, config: Config, is_ours: bool, say: Callable[[str], None]) -> Exit:
+    view = work.ledger.view()
+    record = view.gate()
+    if not is_ours and record is not None:
+        say(f"held: the gate by {record.runner} on {record.host}, which lands what waits")
+        return Exit.HELD
+    if record is not None and record.paused is not None:
+        say(f"paused: {record.paused.why}")
+        return Exit.TARGET_RED if record.paused.by == "gate" else Exit.NO
+    left = view.entries()
+    say(f"done: {config.target} {view.target[:7]}, {len(left)} still queued or held")
+    return Exit.NO if left else Exit.YES

@@ -1,0 +1,343 @@
+"""Before a run: what was typed and configured, judged; and what will run, said.
+
+Enters: an order, a workspace. Leaves: everything a run needs, or one refusal with a hint.
+Guards: nothing is started or written here; no setting is silently ignored.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from swarm import adapter as adapters
+from swarm import plan, process, prompt
+from swarm.cli.standing import plural, short, standing
+from swarm.config import Config, listing, read_team, shown
+from swarm.errors import SwarmError, UsageError
+from swarm.gate import FIX_MAIN
+from swarm.ledger.view import State
+from swarm.plumbing import checkout as user
+from swarm.task import Taken
+from swarm.workspace import Workspace
+
+PROBE = timedelta(seconds=5)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What was typed; None: as the configuration says."""
+
+    slots: int | None = None
+    agent: str | None = None
+    model: str | None = None
+    roles: str | None = None
+    allow_red: bool = False
+    keep_going: bool = False
+    command: tuple[str, ...] = ()  # the words after `--`
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Everything that a run needs, found to be good."""
+
+    order: Order
+    adapter: adapters.Adapter
+    argv: tuple[str, ...]  # as an attempt's would be, for what is printed
+    version: str | None  # None: it does not say
+    slots: int
+    roles: tuple[str, ...]  # of the first slots
+    drafts: tuple[plan.Draft, ...]
+    template: str | None
+    unenforced: tuple[str, ...]  # settings that this version accepts and does not act on
+
+
+def prepare(work: Workspace, order: Order) -> Ready:
+    """Judge everything that can be judged without starting or writing anything.
+
+    Raises:
+        SwarmError: the first thing that is wrong; of the plan, all that is wrong.
+    """
+    config = work.config
+    refuse_unsupported(config)
+    if not config.checks:
+        raise UsageError(
+            "no [[checks]] in swarm.toml: nothing could be judged, so nothing would land",
+            hint='[[checks]]\nname = "tests"\nrun = "python -m pytest -q"',
+        )
+    adapter = _find_adapter(work, order)
+    argv = _command_line(work, order, adapter)
+    slots, roles = _team(order, config)
+    template = _read_template(work)
+    drafts = _read_plan(work, order)
+    return Ready(
+        order=order,
+        adapter=adapter,
+        argv=tuple(argv),
+        version=_version(adapter, argv[0]),
+        slots=slots,
+        roles=roles,
+        drafts=drafts,
+        template=template,
+        unenforced=tuple(_unenforced(config, adapter)),
+    )
+
+
+def refuse_unsupported(config: Config) -> None:
+    """
+    Raises:
+        UsageError: a setting whose promise this version cannot keep.
+    """
+    for is_set, key, cure in (
+        (config.run.sandbox != "none", 'sandbox = "bwrap"', 'sandbox = "none": with your rights'),
+        (config.run.home != "user", 'home = "private"', 'home = "user"'),
+        (config.run.agents is not None, "[run] agents", 'agent = "claude": one for all slots'),
+        (config.gate.style == "rebase", '[gate] style = "rebase"', 'style = "merge", or "squash"'),
+    ):  # fmt: skip
+        if is_set:
+            raise UsageError(
+                f"swarm.toml: {key} is not done by this version; nothing was started", hint=cure
+            )
+
+
+def _unenforced(config: Config, adapter: adapters.Adapter) -> Iterator[str]:
+    limits, gate = config.limits, config.gate
+    for key, value in (("turns", limits.turns), ("cost_usd", limits.cost_usd)):
+        if value is not None and key not in adapter.options:
+            yield f"[limits] {key}: {adapter.name} has no option for it"
+    for key in ("tokens", "task_cost_usd", "run_cost_usd"):
+        if getattr(limits, key) is not None:
+            yield f"[limits] {key}"
+    if gate.slots > 1 or gate.strategy in ("batch", "speculate"):
+        yield "[gate] slots, strategy: changes are judged one at a time"
+    if config.worktree.teardown:
+        yield "[worktree] teardown"
+    if config.notify.command:
+        yield "[notify] command"
+    if config.upstream.every is not None:
+        yield "[upstream] every"
+
+
+def _find_adapter(work: Workspace, order: Order) -> adapters.Adapter:
+    name = order.agent or ("command" if order.command else None) or work.config.run.agent
+    if name is not None:
+        return adapters.load(name, work.checkout)
+    count = f" -n {order.slots}" if order.slots else ""
+    raise UsageError(
+        "no agent named",
+        why=f"found on PATH: {_found_on_path()}",
+        hint=f"swarm run{count} --agent claude       or  swarm run{count} -- ./my-agent.sh",
+    )
+
+
+def _found_on_path() -> str:
+    found = adapters.found_on_path(os.environ.get("PATH", os.defpath))
+    return ", ".join(f"{n} {v or ''}".strip() for n, v in found) or "no agent that swarm knows"
+
+
+def _command_line(work: Workspace, order: Order, adapter: adapters.Adapter) -> list[str]:
+    """The words of an attempt, with stand-ins for what only an attempt knows."""
+    if order.model is not None and "model" not in adapter.options:
+        raise UsageError(
+            f"agent {adapter.name} has no option model",
+            hint="it has: " + (" ".join(sorted(adapter.options)) or "none"),
+        )
+    some = work.layout.slots / "s1"
+    try:
+        return adapters.argv(
+            adapter,
+            values=adapters.Placeholders(
+                prompt_file=some,
+                worktree=some,
+                task="task",
+                attempt=1,
+                python=sys.executable,
+                checkout=work.checkout,
+                writable_roots=(some,),
+            ),
+            options={"model": order.model},
+            permission=work.config.run.permission,
+            extra=order.command,
+            typed_in=Path.cwd(),
+            path=os.environ.get("PATH", os.defpath),
+            prompt="prompt",
+        )
+    except UsageError as error:
+        if error.hint is not None:
+            raise
+        raise UsageError(
+            f"agent {adapter.name}: {error.what}",
+            why=f"{error.why or ''}\nfound on PATH: {_found_on_path()}".strip(),
+            hint=f"install {adapter.program}, or name another agent"
+            if adapter.program
+            else "give its path: swarm run -- ./my-agent.sh",
+        ) from error
+
+
+def _version(adapter: adapters.Adapter, program: str) -> str | None:
+    if adapter.version is None:
+        return None
+    env = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    try:
+        said = process.run_quick((program, *adapter.version), Path("/"), env, PROBE)
+    except SwarmError:
+        return None
+    text = said.stdout.decode("utf-8", "replace")
+    words = [word for word in text.split() if word[:1].isdigit() and "." in word]
+    return shown(words[0], 30) if said.exit_code == 0 and words else None
+
+
+def _team(order: Order, config: Config) -> tuple[int, tuple[str, ...]]:
+    team = config.run.roles or ()
+    if order.roles is not None:
+        try:
+            team = read_team(order.roles)
+        except ValueError as error:
+            raise UsageError(f"--roles: {error}", hint="--roles build:3,review:1") from error
+    roles = tuple(name for name, count in team for _ in range(count))
+    slots = order.slots or max(len(roles), 0 if roles else config.run.slots)
+    if len(roles) > slots:
+        raise UsageError(
+            f"{plural(len(roles), 'slot')} have a role, but there are only {slots}",
+            hint=f"-n {len(roles)}, or fewer in --roles",
+        )
+    return slots, roles
+
+
+def _read_template(work: Workspace) -> str | None:
+    name = work.config.prompt.template
+    if not name:
+        return None
+    try:
+        template = (work.checkout / name).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"[prompt] template: {name} cannot be read", why=str(error)) from error
+    prompt.check(template, name=name)
+    return template
+
+
+def _read_plan(work: Workspace, order: Order) -> tuple[plan.Draft, ...]:
+    label = work.config.tasks
+    read = plan.read_folder(work.checkout / label, label)
+    view = work.ledger.view()
+    needs = work.ledger.index.needs(view)
+    known = {task: needs.get(task, []) for task in work.ledger.index.ids(view)}
+    problems = list(read.problems) or plan.check(
+        read.drafts, known=known, checks=[c.name for c in work.config.checks]
+    )
+    if problems:
+        count = plural(len(problems), "problem")
+        files = plural(max(len(read.drafts), 1), "task")
+        raise UsageError(
+            f"{count} in {files} of {label}/; nothing was started", why=listing(problems)
+        )
+    if not read.drafts and not known and not (order.keep_going or work.config.run.keep_going):
+        raise UsageError(
+            f"there is no task: {label}/ is empty",
+            hint='swarm task add "What should be done"',
+        )
+    return read.drafts
+
+
+def plan_lines(work: Workspace, ready: Ready, taken: Taken) -> list[str]:
+    """How many tasks there are, and what the files changed."""
+    at = standing(work.ledger.view(), work.ledger.index)
+    parts = [f"{len(taken.new)} new, {len(taken.changed)} changed"]
+    now = [
+        f"{len(names)} {word}"
+        for names, word in (
+            (at.ready, "ready"),
+            (at.waiting, "wait for a need or a back-off"),
+            (at.blocked, "blocked"),
+            (at.parked, "parked"),
+            (at.held, "held"),
+            (at.landed, "landed"),
+        )
+        if names
+    ]
+    count = plural(len(ready.drafts), "task")
+    return [f"plan      {count} in {work.config.tasks}/: {'; '.join([*parts, ', '.join(now)])}"]
+
+
+def agent_lines(ready: Ready) -> list[str]:
+    """Which program, with whose rights, and what it may do without asking."""
+    adapter = ready.adapter
+    who = adapter.name
+    if adapter.program is None:
+        who += f" {shown(shlex.join([Path(ready.argv[0]).name, *ready.order.command[1:]]))}"
+    if ready.version:
+        who += f" {ready.version}"
+    lines = [f"agent     {who}; each runs as you, in its own worktree"]
+    words = [w for w in adapter.permission.bypass or () if w in ready.argv]
+    limited = [w for w in adapter.permission.limited or () if w in ready.argv]
+    if words:
+        lines[0] += ", without asking"
+        lines.append(
+            f"          ({shlex.join(words)}); sandbox none: it can read what you can read"
+        )
+    elif limited:
+        lines.append(f"          (limited: {shlex.join(limited)}); no other sandbox")
+    else:
+        lines.append("          sandbox none: it can read and write what you can")
+    return lines
+
+
+def limits_line(config: Config) -> str:
+    """What ends an attempt, and what is not limited."""
+    limits = config.limits
+    attempt = short(limits.attempt) if limits.attempt else "no time limit"
+    silence = f" and {short(limits.silence)} of silence" if limits.silence else ""
+    strikes = plural(limits.strikes, "strike")
+    cost = f"${limits.cost_usd:g} an attempt" if limits.cost_usd is not None else "no limit"
+    return f"limits    {attempt}{silence} per attempt, {strikes} per task; cost: {cost}"
+
+
+def notes(work: Workspace, ready: Ready, taken: Taken) -> list[str]:
+    """What a person would want to have been told before: one line each."""
+    found = [f"not enforced by this version: {key}" for key in ready.unenforced]
+    found += _uncommitted(work)
+    for names, what in (
+        (taken.waiting, "changed while being worked on; used from the next attempt on"),
+        (taken.ended, "changed, but ended already; nothing is done (swarm task reopen)"),
+        (_without_file(work, ready), "in the ledger, with no file now; swarm task cancel ends one"),
+    ):  # fmt: skip
+        if names:
+            found.append(f"{', '.join(names[:8])}{' ...' if len(names) > 8 else ''}: {what}")
+    return found
+
+
+def _uncommitted(work: Workspace) -> list[str]:
+    look = user.look(work.checkout)
+    config = work.config
+    own = ("swarm.toml", ".worktreeinclude", f"{config.tasks}/", ".swarm/")
+    dirty = [path for _, path in look.dirty if not path.startswith(own)]
+    hub = work.ledger.hub
+    tip = hub.tip(config.target)
+    found = []
+    if dirty:
+        named = ", ".join(shown(path, 30) for path in dirty[:3]) + (
+            " ..." if len(dirty) > 3 else ""
+        )
+        verb = "is" if len(dirty) == 1 else "are"
+        found.append(
+            f"{plural(len(dirty), 'change')} here {verb} not committed; agents start from "
+            f"{tip[:7]} and will not see {'it' if len(dirty) == 1 else 'them'}: {named}"
+        )
+    if look.branch == config.target and look.head is not None and look.head != tip:
+        is_in = hub.reader.has(look.head) and hub.contains(tip, look.head)
+        if not is_in:
+            found.append(
+                f"your {config.target} {look.head[:7]} is not in the hub's {tip[:7]}; "
+                f"to give it to agents: git push swarm {config.target}"
+            )
+    return found
+
+
+def _without_file(work: Workspace, ready: Ready) -> list[str]:
+    files = {draft.id for draft in ready.drafts}
+    rows = work.ledger.index.rows(work.ledger.view(), State.OPEN)
+    return [r.id for r in rows if r.id not in files and not r.id.startswith(FIX_MAIN)]

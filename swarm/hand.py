@@ -1,0 +1,463 @@
+"""Joining by hand: a person, or a program of theirs, claims, works in a slot, and submits.
+
+Enters: a workspace and the folder where a command was typed. Leaves: one outcome per verb.
+Guards: the same functions as in a loop; a slot is taken by flock only while a command runs and is
+left alone while its claim lives; who lost the claim changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarm import environment, process
+from swarm.change import NoWork, Sealed, Unresolved, capture, save, seal
+from swarm.check import mark_setup, needs_setup, setup_digest
+from swarm.claim import (
+    AlreadyHolding,
+    Claimed,
+    Ending,
+    Fenced,
+    HeldBy,
+    Mine,
+    NothingClaimable,
+    NotReady,
+    Released,
+    Who,
+    acquire,
+    check_fence,
+    find_lock,
+    release,
+)
+from swarm.errors import Exit, SwarmError, UsageError
+from swarm.ids import fold, new_agent_id, new_nonce
+from swarm.layout import Layout
+from swarm.ledger import records
+from swarm.ledger.records import Lock, Outcome
+from swarm.ledger.view import View
+from swarm.liveness import Holder, Sign, beat, signs
+from swarm.plumbing import checkout as user
+from swarm.plumbing.hub import Hub
+from swarm.process import Ended
+from swarm.reconcile import rescue_leftovers
+from swarm.slot import Furnishing, Occupant, Slot
+from swarm.workspace import Workspace
+
+PREFIX = "h"
+_HAND_SLOT = re.compile(r"h[0-9]+")
+_LOG_CAP = 1 << 20
+
+
+class ClaimHeld(SwarmError):
+    """Another holds the claim; nothing was changed."""
+
+    exit_code = Exit.HELD
+
+
+@dataclass(frozen=True)
+class Stand:
+    """The slot in which a command was typed, or that holds a task's claim by hand."""
+
+    slot: str
+    occupant: Occupant | None  # None: opening never finished
+
+    @property
+    def is_hand(self) -> bool:
+        """A slot of a claim by hand, and not of a loop."""
+        return _HAND_SLOT.fullmatch(self.slot) is not None
+
+
+def find_stand(layout: Layout, hub: Hub, folder: Path) -> Stand | None:
+    """The slot that a folder lies in, or None. Reads files only."""
+    slots, place = layout.slots.resolve(), folder.resolve()
+    if not place.is_relative_to(slots) or place == slots:
+        return None
+    name = place.relative_to(slots).parts[0]
+    return Stand(name, _look(layout, hub, name).occupant())
+
+
+def _look(layout: Layout, hub: Hub, name: str) -> Slot:
+    """A slot to read records of, without its flock."""
+    return Slot(layout.slots, name, hub, -1)
+
+
+def find_place(work: Workspace, folder: Path, task: str | None) -> Stand:
+    """Where a task's claim by hand lies: the slot of `folder`, or the one that holds `task`.
+
+    Raises:
+        UsageError: `folder` is in no slot and no task is named.
+        ClaimHeld: a loop holds the task, or its worktree is not on this disk.
+    """
+    here = find_stand(work.layout, work.ledger.hub, folder)
+    if here is not None and (task is None or (here.occupant and here.occupant.task == task)):
+        return here
+    if task is None:
+        raise UsageError(
+            "this folder is no worktree of a claim",
+            hint="cd into the one that `swarm claim` printed, or name the task",
+        )
+    lock = find_lock(work.ledger.view(), task)
+    for name in _hand_slots(work.layout):
+        occupant = _look(work.layout, work.ledger.hub, name).occupant()
+        if occupant is None or occupant.task != task:
+            continue
+        if lock is None or lock.nonce == occupant.nonce:
+            return Stand(name, occupant)
+    if lock is not None and lock.adapter == "hand" and lock.boot_id == work.ledger.clock.boot_id():
+        return Stand(lock.slot, None)  # claimed, but opening never finished
+    if lock is not None:
+        raise ClaimHeld(
+            f"{task} is held by {lock.slot or lock.agent} ({lock.adapter}) on {lock.host}",
+            why="only a claim by hand whose worktree is on this disk can be ended from here",
+            hint=f"swarm stop {task}",
+        )
+    raise UsageError(f"nobody holds {task} by hand", hint=f"swarm claim {task}")
+
+
+def _hand_slots(layout: Layout) -> list[str]:
+    names = [path.stem for path in layout.slots.glob(f"{PREFIX}*.json")]
+    return sorted((n for n in names if _HAND_SLOT.fullmatch(n)), key=lambda n: int(n[1:]))
+
+
+@contextmanager
+def _taken(work: Workspace, name: str) -> Iterator[Slot]:
+    """The slot, its flock held for the length of one command.
+
+    Raises:
+        ClaimHeld: another command runs in it.
+    """
+    slot = Slot.take(work.layout.slots, name, work.ledger.hub)
+    if slot is None:
+        raise ClaimHeld(f"another command is at work in slot {name}", hint="try again")
+    try:
+        yield slot
+    finally:
+        slot.close()
+
+
+# -- claim
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The claim is ours and its worktree stands."""
+
+    claimed: Claimed
+    slot: str
+    worktree: Path
+    task_file: Path  # the task and what the last attempt was told, as an agent gets it
+    conflicted: tuple[str, ...]  # paths that opening left with markers or unmerged
+    rescued: tuple[str, ...]  # refs that keep what lay in the slot before
+    setup: str | None  # what went wrong with `[worktree] setup`, and where its log is
+
+
+Joining = Joined | HeldBy | NothingClaimable | NotReady | AlreadyHolding
+
+
+def join(work: Workspace, folder: Path, task: str | None, name: str | None) -> Joining:
+    """Claim the named task, or the next ready one, and open a worktree for it.
+
+    `name` is who claims; without one it is whoever stands in the slot already, else a new id.
+
+    Raises:
+        UsageError: typed in a loop's slot, or a name that folds to nothing.
+        GitFault, HubUnusable: the worktree could not be opened; the claim was given back.
+
+    Safe: any number of these at once; killed anywhere, the claim can be released by its task's
+    name or expires, and the slot is opened again from scratch.
+    """
+    here = find_stand(work.layout, work.ledger.hub, folder)
+    if here is not None and not here.is_hand:
+        raise UsageError(
+            f"{here.slot} works for a run, which claims for it",
+            hint="end the attempt: commit and exit, or swarm release --reason WHY",
+        )
+    agent = _agent(here, name)
+    slot = _free_slot(work, agent)
+    try:
+        who = Who(runner=f"hand-{agent}", agent=agent, slot=slot.name)
+        answer = acquire(work.ledger, who, work.hand_terms, task)
+        if not isinstance(answer, Claimed):
+            return answer
+        beat(work.ledger.hub, who.runner, work.ledger.clock)
+        try:
+            return _open(work, slot, answer)
+        except SwarmError as error:
+            ending = Ending("stopped", f"its worktree could not be opened: {error.what}")
+            release(work.ledger, Mine.of(answer.lock), ending, work.bounds)
+            raise
+    finally:
+        slot.close()
+
+
+def _agent(here: Stand | None, name: str | None) -> str:
+    if name is not None:
+        try:
+            return fold(name)
+        except ValueError as error:
+            raise UsageError(f"{name!r} cannot be a name", why=str(error)) from error
+    if here is not None and here.occupant is not None:
+        return here.occupant.agent
+    return new_agent_id()
+
+
+def _free_slot(work: Workspace, agent: str) -> Slot:
+    """A slot whose flock is free and whose claim is over; one that this agent had comes first."""
+    view = work.ledger.view()
+    names = _hand_slots(work.layout)
+    known = {name: _look(work.layout, work.ledger.hub, name).occupant() for name in names}
+    own = [name for name, occupant in known.items() if occupant and occupant.agent == agent]
+    number = 0
+    while True:
+        if own:
+            name = own.pop(0)
+        else:
+            number += 1
+            name = f"{PREFIX}{number}"
+        slot = Slot.take(work.layout.slots, name, work.ledger.hub)
+        if slot is None:
+            continue
+        if not _is_live(view, slot, agent):
+            return slot
+        slot.close()
+
+
+def _is_live(view: View, slot: Slot, agent: str) -> bool:
+    """Does its claim live? To who holds it the slot is free again once its change is sealed.
+
+    To others it is not: they would change the files under the feet of who still stands in it.
+    """
+    occupant = slot.occupant()
+    if occupant is None:
+        return any(lock.slot == slot.name and lock.adapter == "hand" for lock in view.locks())
+    lock = find_lock(view, occupant.task)
+    if lock is None or lock.nonce != occupant.nonce:
+        return False
+    is_sealed = view.blob_id(records.queue_path(occupant.task)) is not None
+    return occupant.agent != agent or not is_sealed
+
+
+def _open(work: Workspace, slot: Slot, claimed: Claimed) -> Joined:
+    lock = claimed.lock
+    task = work.ledger.view().task(lock.task)
+    assert task is not None
+    rescued = rescue_leftovers(work.ledger, slot, work.rules)
+    worktree = work.config.worktree
+    opened = slot.open(
+        Occupant(
+            task=lock.task,
+            token=lock.token,
+            nonce=lock.nonce,
+            agent=lock.agent,
+            run=lock.run,
+            base=lock.base,
+            start=lock.start,
+            merge=lock.merge,
+            head=lock.start,
+        ),
+        Furnishing(
+            checkout=work.checkout,
+            copies=tuple(user.ignored_matching(work.checkout, worktree.copy)),
+            keep=worktree.keep,
+            share=worktree.share,
+            exclude=worktree.exclude,
+            sparse=worktree.sparse,
+            user_excludes=user.user_excludes(work.checkout),
+            trailers={"task": lock.task, "agent": lock.agent, "token": str(lock.token)},
+            paths=tuple(task.header.paths),
+        ),
+    )
+    folder = work.layout.attempt("", lock.task, lock.token)
+    folder.mkdir(parents=True, exist_ok=True)
+    last = claimed.attempts.last
+    told = f"\n\nThe last attempt: {last.message}\n{last.detail}\n" if last else ""
+    task_file = folder / "task.md"
+    task_file.write_bytes(records.encode_task(task) + told.encode("utf-8", "replace"))
+    setup = _set_up(work, slot, lock, opened.head, folder)
+    return Joined(
+        claimed, slot.name, slot.tree, task_file, opened.conflicted, tuple(rescued), setup
+    )
+
+
+def _set_up(work: Workspace, slot: Slot, lock: Lock, head: str, folder: Path) -> str | None:
+    """Run `[worktree] setup` when it is needed; None when all is well."""
+    worktree, hub = work.config.worktree, work.ledger.hub
+    if not worktree.setup:
+        return None
+    digest = setup_digest(hub, work.config, head if hub.reader.has(head) else lock.start)
+    if not needs_setup(slot, worktree.setup_inputs, worktree.keep, digest):
+        return None
+    tmpdir = Path(tempfile.mkdtemp(prefix="swarm-"))
+    log = folder / "setup.log"
+    try:
+        env = environment.for_check(
+            os.environ,
+            settings=work.config.env,
+            check_env={},
+            slot=environment.SlotFacts(
+                name=slot.name, worktree=slot.tree, task=lock.task, attempt=lock.token
+            ),
+            checkout=work.checkout,
+            tmpdir=tmpdir,
+        )
+        child = process.start(
+            process.Spec(
+                argv=("/bin/sh", "-c", worktree.setup),
+                cwd=slot.tree,
+                env=env,
+                stdout=log,
+                output_cap=_LOG_CAP,
+                mark=f"{lock.runner}.{lock.agent}.{new_nonce()[:12]}",
+                time_limit=worktree.setup_timeout,
+                grace=work.config.limits.grace,
+            )
+        )
+        ended: Ended | None = None
+        while ended is None:
+            ended = child.wait(60.0)
+    finally:
+        shutil.rmtree(tmpdir, ignore_errors=True)
+    if ended.exit_code == 0:
+        mark_setup(slot, digest)
+        return None
+    how = "timed out" if ended.timed_out else f"exit code {ended.exit_code}"
+    return f"{how}, log {log}"
+
+
+# -- submit, release, renew
+
+
+@dataclass(frozen=True)
+class Queued:
+    """The change of this claim waits for the gate already; what came later is kept, not in it."""
+
+    task: str
+    rescued: tuple[str, ...]
+
+
+def submit(work: Workspace, stand: Stand) -> Sealed | NoWork | Unresolved | Fenced | Queued:
+    """Seal what lies in the worktree as the claim's change. The claim stands unless sealed.
+
+    Raises:
+        UsageError: a loop's slot, which its runner seals, or one that never finished opening.
+        GitFault, HubUnusable: nothing changed, the worktree still holds everything.
+
+    Safe: twice is `Queued` the second time; what a fenced holder did is kept under a rescue ref.
+    """
+    if not stand.is_hand:
+        raise UsageError(
+            f"{stand.slot} works for a run, which seals what lies here when the agent ends",
+            hint="commit and exit",
+        )
+    with _taken(work, stand.slot) as slot:
+        occupant, mine = _whose(slot)
+        view = work.ledger.view()
+        fenced = check_fence(view, mine)
+        if fenced is not None:
+            rescue_leftovers(work.ledger, slot, work.rules)
+            return fenced
+        if view.blob_id(records.queue_path(mine.task)) is not None:
+            return Queued(mine.task, tuple(rescue_leftovers(work.ledger, slot, work.rules)))
+        captured = capture(slot, occupant, work.rules)
+        return seal(work.ledger, slot, mine, captured, work.rules)
+
+
+def _whose(slot: Slot) -> tuple[Occupant, Mine]:
+    occupant = slot.occupant()
+    if occupant is None:
+        raise UsageError(
+            f"the worktree of slot {slot.name} was never opened", hint="swarm claim TASK"
+        )
+    return occupant, _mine(occupant)
+
+
+def _mine(occupant: Occupant) -> Mine:
+    return Mine(occupant.task, occupant.token, occupant.nonce, occupant.agent)
+
+
+def give_back(
+    work: Workspace, stand: Stand, reason: str, by: str, *, give_up: bool, task: str | None = None
+) -> Released | Fenced:
+    """End a claim: by hand its work is saved and the next attempt goes on from it.
+
+    `give_up`, and always in a loop's slot, whose agent says so itself: a strike, and the next
+    attempt starts fresh. A loop's runner then sees that it is fenced, ends the agent and keeps
+    the work. `task` is needed when the claim never got its worktree.
+
+    Raises:
+        GitFault, HubUnusable: the claim still stands and the worktree still holds everything.
+    """
+    if not stand.is_hand:
+        if stand.occupant is None:
+            raise UsageError(f"no attempt is under way in slot {stand.slot}", hint="swarm status")
+        mine = _mine(stand.occupant)
+        ending = Ending("given_up", f"given up: {reason}")
+        return release(work.ledger, mine, ending, work.bounds, by=stand.occupant.agent)
+    outcome: Outcome = "given_up" if give_up else "stopped"
+    message = f"given up: {reason}" if give_up else f"released: {reason}"
+    with _taken(work, stand.slot) as slot:
+        occupant = slot.occupant()
+        if occupant is None:
+            lock = find_lock(work.ledger.view(), task) if task else None
+            if lock is None or lock.slot != slot.name:
+                raise UsageError(f"no claim lives in slot {slot.name}", hint="swarm claims")
+            ending = Ending(outcome, message)
+            return release(work.ledger, Mine.of(lock), ending, work.bounds, by=by)
+        mine = _mine(occupant)
+        fenced = check_fence(work.ledger.view(), mine)
+        if fenced is not None:
+            rescue_leftovers(work.ledger, slot, work.rules)
+            return fenced
+        captured = capture(slot, occupant, work.rules)
+        saved = save(work.ledger, slot, mine.task, mine.token, captured)
+        ending = Ending(
+            outcome,
+            message,
+            paths=captured.unresolved,
+            work=saved.work,
+            moves=saved.moves,
+        )
+        return release(work.ledger, mine, ending, work.bounds, by=by)
+
+
+def renew(work: Workspace, stand: Stand) -> Fenced | None:
+    """Replace the heartbeat of a claim by hand; None when the claim is still ours.
+
+    Safe: a lost heartbeat costs nothing until the lease is over; the next command beats again.
+    """
+    occupant = stand.occupant
+    if occupant is None or not stand.is_hand:
+        return None
+    fenced = check_fence(work.ledger.view(), _mine(occupant))
+    if fenced is None:
+        beat(work.ledger.hub, f"hand-{occupant.agent}", work.ledger.clock)
+    return fenced
+
+
+# -- who else
+
+
+def sign_of(work: Workspace, lock: Lock) -> Sign:
+    """The newest sign of life of a claim's runner."""
+    holder = Holder(lock.nonce, lock.runner, lock.boot_id, lock.claimed_monotonic_seconds)
+    layout, hub = work.layout, work.ledger.hub
+    return signs(hub, [holder], layout.runs, layout.cache, work.ledger.clock)[lock.nonce]
+
+
+def is_gate_alive(work: Workspace) -> bool:
+    """Is some runner the gate, and gave it a sign of life within its lease?"""
+    gate = work.ledger.view().gate()
+    if gate is None or gate.runner is None:
+        return False
+    holder = Holder(
+        gate.nonce, gate.runner, gate.boot_id or "", gate.taken_monotonic_seconds or 0.0
+    )
+    layout, hub = work.layout, work.ledger.hub
+    sign = signs(hub, [holder], layout.runs, layout.cache, work.ledger.clock)[gate.nonce]
+    return sign.age_seconds <= (gate.lease_seconds or 0.0)

@@ -1,0 +1,46 @@
+"""A run killed at each named point; the next start ends its work, without a person."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from swarm.faults import POINTS
+from tests.crash.story import assert_whole, told
+from tests.world import World, run_swarm
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(60)]
+
+# The first check of a run is the target's own; these are reached again by a candidate.
+LATER = ("check.after_start:2", "check.before_verdict:2", "check.after_verdict:2")
+
+
+@pytest.mark.parametrize("point", [*POINTS, *LATER])
+def test_a_run_killed_there_is_ended_by_the_next_start(world: World, point: str) -> None:
+    words = told(world)
+    faults = {"SWARM_FAULTS": "1", "SWARM_CRASH_AT": point}
+    died = run_swarm(world.app, *words, env=faults, timeout=30)
+    assert died.returncode == -signal.SIGKILL, (died.returncode, died.stdout, died.stderr)
+    world.step()
+    a_minute_passes(world)
+    ended = run_swarm(world.app, *words, timeout=30)
+    assert ended.returncode == 0, (ended.stdout, ended.stderr)
+    assert "warning" not in ended.stdout, ended.stdout
+    assert_whole(world)
+
+
+def a_minute_passes(world: World) -> None:
+    """For a lock file that a killed git left empty: younger ones may be a person's push."""
+    lock = world.layout.hub / "HEAD.lock"
+    if lock.exists():
+        then = lock.stat().st_mtime - 61
+        os.utime(lock, (then, then))
+
+
+def test_without_the_switch_no_variable_stops_a_run(world: World) -> None:
+    words = told(world)
+    ended = run_swarm(world.app, *words, env={"SWARM_CRASH_AT": "claim.before_transact"})
+    assert ended.returncode == 0, (ended.stdout, ended.stderr)
+    assert_whole(world)
