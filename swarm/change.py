@@ -38,6 +38,7 @@ NOT_SECRET = ("*.example", "*.sample", "*.template")
 GITLINK = "160000"
 REBASING = ".git/rebase-merge"  # stands for a rebase that was stopped with nothing unmerged
 MAX_KEPT = 16  # parents of one commit
+_IGNORED = re.compile(r"^Ignoring path (.*)$", re.MULTILINE)  # `git~1`, `.git.`: with exit 0
 _REFUSED = re.compile(r"^fatal: Unable to process path (.*)$", re.MULTILINE)
 _UNOPENED = re.compile(r"^warning: could not open directory '(.*?)/?':", re.MULTILINE)
 
@@ -267,7 +268,7 @@ def _can_take(place: Path, found: _Leftovers, path: str) -> bool:
     """Open it before git does: one unreadable file would make git stage nothing at all."""
     try:
         mode = place.lstat().st_mode
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return True  # a deletion
     except OSError:
         found.unreadable.append(path)
@@ -390,9 +391,11 @@ def _add(git: Git, wanted: Sequence[str], found: _Leftovers) -> None:
     while left:
         data = "".join(f"{path}\0" for path in left)
         done = git.run(*call, input=_encoded(data), ok=(0, 128))
+        told = done.err.decode("utf-8", "surrogateescape")
         if done.code == 0:
+            found.unreadable += [path for path in _IGNORED.findall(told) if path in left]
             return
-        named = _REFUSED.search(done.err.decode("utf-8", "surrogateescape"))
+        named = _REFUSED.search(told)
         if named is None or named[1] not in left:
             raise GitFault("git update-index failed", why=done.complaint)
         left.remove(named[1])

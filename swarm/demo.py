@@ -29,10 +29,10 @@ from swarm.cli.boundary import show
 from swarm.cli.live import Screen, Signals, screen
 from swarm.cli.ready import Order, Ready, prepare
 from swarm.cli.run import Ended, launch, moved
-from swarm.cli.standing import Standing, plural, standing, standing_lines
+from swarm.cli.standing import Standing, standing, standing_lines
 from swarm.errors import Exit, SwarmError, UsageError
 from swarm.ledger.store import Ledger
-from swarm.output import since_text
+from swarm.output import plural, since_text
 from swarm.plumbing.git import Git
 from swarm.task import take_plan
 from swarm.workspace import Workspace, opened

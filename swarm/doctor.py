@@ -18,20 +18,21 @@ from pathlib import Path
 from swarm import invariants, process
 from swarm.claim import find_lock
 from swarm.errors import GitFault, HubUnusable, SwarmError
+from swarm.hand import is_gate_alive
 from swarm.invariants import Policy, Violation
 from swarm.land import GateHeld, leave_gate, take_gate
 from swarm.ledger import records
 from swarm.ledger.records import Undecodable
 from swarm.ledger.store import Ledger
-from swarm.liveness import Holder, alive_path, is_flock_free, signs
+from swarm.liveness import alive_path, is_flock_free
 from swarm.plumbing import checkout as user
 from swarm.plumbing.hub import LEDGER, RESCUE, STALE_LOCK_SECONDS, WORK, branch_ref
 from swarm.process import Marked
 from swarm.reconcile import (
     Sweep,
     close_runs,
+    find_dead,
     keep_last_landing,
-    lease_seconds,
     rescue_leftovers,
     settle,
     sweep,
@@ -40,6 +41,7 @@ from swarm.slot import Slot
 from swarm.workspace import Workspace
 
 OLDEST_GIT = (2, 39)
+MOMENT_SECONDS = 0.2
 _RUNNER = "doctor"
 # With these the past cannot be trusted, so nothing is added to it before a person has looked.
 _UNTRUSTED = frozenset({2, 9})
@@ -198,7 +200,10 @@ def _write_settings(case: Case, finding: Finding) -> str:
 
 def _ref_locks(case: Case) -> Iterator[Finding]:
     hub = case.work.ledger.hub
-    for path in [*hub.path.glob("*.lock"), *(hub.path / "refs").rglob("*.lock")]:
+    seen = _lock_files(hub.path)
+    if seen:
+        time.sleep(MOMENT_SECONDS)  # a git at work holds one for a moment
+    for path in seen & _lock_files(hub.path):
         with contextlib.suppress(OSError):
             age = time.time() - path.stat().st_mtime
             yield Finding(
@@ -210,6 +215,10 @@ def _ref_locks(case: Case) -> Iterator[Finding]:
                 "moves refs",
                 hint=f"fuser -v {path}",
             )
+
+
+def _lock_files(hub: Path) -> set[Path]:
+    return {*hub.glob("*.lock"), *(hub / "refs").rglob("*.lock")}
 
 
 def _heal_locks(case: Case, finding: Finding) -> str:
@@ -351,7 +360,7 @@ def _gate(case: Case) -> Iterator[Finding]:
     is_held = gate is not None and gate.runner is not None
     if gate is None or not (is_held or landing):
         return
-    if is_held and not _is_gate_dead(case, gate):
+    if is_gate_alive(case.work):
         return
     if landing is not None:
         names = ", ".join(change.task for change in landing.changes)
@@ -362,22 +371,13 @@ def _gate(case: Case) -> Iterator[Finding]:
         yield Finding("gate", what, (gate.nonce,), fix="free the gate")
 
 
-def _is_gate_dead(case: Case, gate: records.Gate) -> bool:
-    layout, ledger = case.work.layout, case.work.ledger
-    holder = Holder(
-        gate.nonce, gate.runner or "", gate.boot_id or "", gate.taken_monotonic_seconds or 0.0
-    )
-    sign = signs(ledger.hub, [holder], layout.runs, layout.cache, ledger.clock)[gate.nonce]
-    return sign.age_seconds > (gate.lease_seconds or 0.0)
-
-
 def _settle(case: Case, finding: Finding) -> str:
     """Take the gate, which fences an older landing; settle; see that the last one holds; leave."""
     ledger = case.work.ledger
     gate = ledger.view().gate()
     dead = None
     if gate is not None and gate.runner is not None:
-        if not _is_gate_dead(case, gate):
+        if is_gate_alive(case.work):
             raise CannotMend(f"{gate.runner} is the gate and lives: it settles what it began")
         dead = gate.nonce
     claim = take_gate(ledger, _RUNNER, case.work.config.claims.lease, dead)
@@ -406,24 +406,14 @@ def _end_runs(case: Case, finding: Finding) -> str:
 
 def _dead_claims(case: Case) -> Iterator[Finding]:
     """Claims without a sign of life for longer than their lease; never one that lives."""
-    ledger, layout = case.work.ledger, case.work.layout
-    view = ledger.view()
-    locks = [lock for lock in view.locks() if view.blob_id(records.queue_path(lock.task)) is None]
-    holders = [
-        Holder(lock.nonce, lock.runner, lock.boot_id, lock.claimed_monotonic_seconds)
-        for lock in locks
-    ]
-    found = signs(ledger.hub, holders, layout.runs, layout.cache, ledger.clock)
-    for lock in locks:
-        sign = found[lock.nonce]
-        if sign.age_seconds > lease_seconds(view, lock):
-            yield Finding(
-                "dead-claim",
-                f"{lock.task} is held by {lock.slot or lock.agent}: {sign.says()}",
-                (lock.runner, lock.nonce),
-                lock.task,
-                fix="end its processes, save its work, expire the claim",
-            )
+    for lock, sign in find_dead(case.work.ledger, case.work.layout):
+        yield Finding(
+            "dead-claim",
+            f"{lock.task} is held by {lock.slot or lock.agent}: {sign.says()}",
+            (lock.runner, lock.nonce),
+            lock.task,
+            fix="end its processes, save its work, expire the claim",
+        )
 
 
 def _expire(case: Case, finding: Finding) -> str:

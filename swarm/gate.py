@@ -525,7 +525,6 @@ class Gate:
                     why = f"checks could not run on {entry.task}, nor on its base"
                     self._pause(_paused(view, why, decision))
                     self.target_verdict = (view.target, decision)
-                return False
             case _:
                 raise AssertionError(decision)
         return True

@@ -429,11 +429,14 @@ def give_back(
 def renew(work: Workspace, stand: Stand) -> Fenced | None:
     """Replace the heartbeat of a claim by hand; None when the claim is still ours.
 
+    Raises:
+        UsageError: a loop's slot, whose runner does this, or one without a claim.
+
     Safe: a lost heartbeat costs nothing until the lease is over; the next command beats again.
     """
     occupant = stand.occupant
     if occupant is None or not stand.is_hand:
-        return None
+        raise UsageError(f"no claim by hand is at work in slot {stand.slot}", hint="swarm status")
     fenced = check_fence(work.ledger.view(), _mine(occupant))
     if fenced is None:
         beat(work.ledger.hub, f"hand-{occupant.agent}", work.ledger.clock)

@@ -171,6 +171,7 @@ class _Seen:
     tree: str | None = None
     states: dict[str, State] = field(default_factory=dict)  # but for tasks never touched
     tokens: dict[str, int] = field(default_factory=dict)  # the last one given
+    holders: dict[str, str] = field(default_factory=dict)  # task -> agent of its live claim
     verdicts: dict[str, tuple[VerdictValue, str]] = field(default_factory=dict)  # key -> (…, tree)
     event_ids: set[str] = field(default_factory=set)
     heads: dict[str, str] = field(default_factory=dict)  # recorded commit -> where
@@ -297,6 +298,7 @@ class Checker:
                 self._add(1, f"the files of {task} are no row of the table", event.oid, task)
                 continue
             self._check_attempts(event, task, now)
+            self._check_holder(event, task)
             allowed = _STEPS.get(event.kind)
             if allowed is not None and (was not in allowed[0] or now not in allowed[1]):
                 what = f"{event.kind} took {task} from {was.value} to {now.value}"
@@ -325,6 +327,8 @@ class Checker:
         entry = _read(event.after.entry, task)
         had = _read(event.before.attempts, task) if event.before is not None else None
         if attempts is None:
+            if event.after.blob_id(records.attempts_path(task)) is not None:
+                return  # it does not decode, which is told by its path
             if had is not None:
                 self._add(1, f"the attempts record of {task} is gone", event.oid, task)
             if lock is not None or now is State.LANDED:
@@ -343,6 +347,17 @@ class Checker:
             lock_id = event.after.blob_id(records.lock_path(task))
             if not is_same or entry.lock != lock_id:
                 self._add(6, f"the queue entry of {task} is not of its lock", event.oid, task)
+
+    def _check_holder(self, event: _Event, task: str) -> None:
+        holders = self._seen.holders
+        lock = _read(event.after.lock, task)
+        holders.pop(task, None)
+        if lock is None:
+            return
+        other = next((t for t, agent in holders.items() if agent == lock.agent), None)
+        if other is not None and event.kind == "claimed":
+            self._add(9, f"{lock.agent} holds {other} and claimed {task}", event.oid, task)
+        holders[task] = lock.agent
 
     def _check_facts(self, event: _Event) -> None:
         """Invariants 2, 6 and 9: trailers equal the files; only the holder writes."""
@@ -499,11 +514,9 @@ class Checker:
 
     def _check_heads(self, *, is_fresh: bool) -> None:
         """Invariant 5: every recorded commit is reachable from target, work or rescue refs."""
-        refs = {
-            **self._hub.refs_below(WORK),
-            **self._hub.refs_below(RESCUE),
-            **self._hub.refs_below(branch_ref(self._ledger.branch)),
-        }
+        names = (WORK, RESCUE, branch_ref(self._ledger.branch))
+        listed = self._hub.git.run("for-each-ref", "--format=%(refname) %(objectname)", *names)
+        refs = dict(line.split(" ", 1) for line in listed.lines)
         if refs == self._refs and not is_fresh:
             return
         lost = self._unreachable(set(self._seen.heads) - set(refs.values()), set(refs.values()))

@@ -104,14 +104,15 @@ def _refuse_runners(layout: Layout) -> None:
         raise UsageError(
             f"{len(alive)} runner{'s' if len(alive) != 1 else ''} of this repository still work"
             f"{'s' if len(alive) == 1 else ''}: {', '.join(alive[:MOST_NAMED])}",
-            hint="swarm stop",
+            hint="swarm stop; what is no run (swarm gate, swarm init) ends where it was started",
         )
 
 
 def _refuse_only_copies(root: Path, config: Config, layout: Layout) -> None:
     """
     Raises:
-        UsageError: a claim is held, or a commit is in the hub alone.
+        UsageError: a claim is held, or a commit is in the hub alone; with the commands that bring
+            it here.
     """
     try:
         hub = Hub.open(layout.hub)
@@ -133,8 +134,8 @@ def _refuse_only_copies(root: Path, config: Config, layout: Layout) -> None:
         if len(lacking) > 20:
             named.append(f"and {len(lacking) - 20} more")
         raise UsageError(
-            f"{len(lacking)} commit{'s' if len(lacking) != 1 else ''} would be lost: "
-            "the hub alone has them",
+            f"{len(lacking)} ref{'s' if len(lacking) != 1 else ''} of the hub hold"
+            f"{'s' if len(lacking) == 1 else ''} work that this repository lacks",
             why="\n".join(named),
             hint="\n".join(_cures(lacking, layout, target)),
         )
@@ -179,18 +180,20 @@ def _save_slots(work: Workspace) -> None:
 def _lacking(ledger: Ledger, view: View | None, source: Git) -> list[tuple[str, str]]:
     """(ref, commit) of the hub that no ref of this repository reaches, by name.
 
-    Our own remote-tracking refs do not count, since they go with the remote. A landed task's head
-    counts as kept when its landing commit is: a squashed one is nowhere else.
+    Our own remote-tracking refs do not count, since they go with the remote. What the target
+    contains is not named beside it: whoever pulls the target has it. So is a landed task's head,
+    which after a squash is in no landing.
     """
+    hub = ledger.hub
     refs: dict[str, str] = {}
     for prefix in ("refs/heads", WORK, RESCUE):
-        refs |= ledger.hub.refs_below(prefix)
-    known = [oid for oid in set(refs.values()) if has_commit(source, oid)]
-    lost = set(refs.values()) - set(known)
-    if known:
-        lost |= set(_unreached(source, known))
-    landed: set[str] = set()
-    if view is not None and view.target not in lost:
+        refs |= hub.refs_below(prefix)
+    oids = set(refs.values())
+    here = [oid for oid in oids if has_commit(source, oid)]
+    ours = (f"--exclude=refs/remotes/{REMOTE}/*", "--all")
+    lost = (oids - set(here)) | _unreached(source, here, *ours)
+    landed = oids - _unreached(hub.git, sorted(oids), branch_ref(ledger.branch))
+    if view is not None:
         for path, _ in view.iter_paths("done"):
             with contextlib.suppress(records.Undecodable):
                 done = view.done(Path(path).stem)
@@ -199,18 +202,16 @@ def _lacking(ledger: Ledger, view: View | None, source: Git) -> list[tuple[str, 
     return sorted(
         (ref, oid)
         for ref, oid in refs.items()
-        if oid in lost and not (ref.startswith(WORK) and oid in landed)
+        if oid in lost and (ref == branch_ref(ledger.branch) or oid not in landed)
     )
 
 
-def _unreached(source: Git, commits: Sequence[str]) -> list[str]:
-    """Those that no ref of the repository reaches, our remote's aside."""
+def _unreached(git: Git, commits: Sequence[str], *tips: str) -> set[str]:
+    """Those commits that cannot be reached from the tips."""
     asked = "".join(f"{oid}\n" for oid in commits).encode()
-    out = source.run(
-        "rev-list", "--stdin", "--not", f"--exclude=refs/remotes/{REMOTE}/*", "--all", input=asked
-    )
-    listed = set(out.lines)
-    return [oid for oid in commits if oid in listed]
+    if not asked:
+        return set()
+    return set(commits) & set(git.run("rev-list", "--stdin", "--not", *tips, input=asked).lines)
 
 
 def _remove_files(root: Path, config: Config, record: Record) -> list[str]:

@@ -258,7 +258,7 @@ def render_status(status: Status) -> list[str]:
         return [*lines, f"nothing needs you; {_idle_counts(status.counts)}"]
     if status.needs_you:
         lines += ["", "needs you", *_need_lines(status.needs_you)]
-    lines += ["", _counts_line(status.counts)]
+    lines += ["", *_count_lines(status.counts)]
     lines += _slot_lines(status.slots)
     lines += _queue_lines(status.queue, status.gate)
     lines += _waiting_lines(status)
@@ -340,14 +340,14 @@ def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, max(width // 2, 1), break_on_hyphens=False)
 
 
-def _counts_line(counts: Counts) -> str:
+def _count_lines(counts: Counts) -> list[str]:
     shown = [f"working {counts.claimed}", f"queued {counts.queued}", f"ready {counts.ready}"]
     shown += [f"waiting {counts.waiting}", f"landed {counts.landed}", f"held {counts.held}"]
     shown += [f"parked {counts.parked}", f"blocked {counts.blocked}"]
     shown += [f"cancelled {counts.cancelled}"] if counts.cancelled else []
     shown += [f"damaged {counts.damaged}"] if counts.damaged else []
     wide = "   ".join(shown) + f"    of {counts.total}"
-    return wide if columns(wide) <= WIDTH else "  ".join(shown) + f"  of {counts.total}"
+    return [wide] if columns(wide) <= WIDTH else _wrapped(wide.replace("   ", "  "), WIDTH)
 
 
 def _slot_lines(slots: Sequence[SlotNow]) -> Iterator[str]:
@@ -428,7 +428,8 @@ def _waiting_lines(status: Status) -> Iterator[str]:
         line, shown = f"{state:<9} ", 0
         for wait in listed[:LISTED]:
             item = f"{wait.task} ({one_line(wait.why)})"
-            if shown and columns(line) + 3 + columns(item) > WIDTH - 12:
+            room = WIDTH if total == shown + 1 else WIDTH - len("   and 999 more")
+            if shown and columns(line) + 3 + columns(item) > room:
                 break
             line += ("   " if shown else "") + item
             shown += 1

@@ -173,26 +173,28 @@ def sweep(ledger: Ledger, setting: Sweep, *, own: Iterable[Slot] = ()) -> Report
     Safe: twice does nothing the second time; several processes may sweep at once.
     """
     report = Report()
-    view = ledger.view()
-    locks = [lock for lock in view.locks() if view.blob_id(records.queue_path(lock.task)) is None]
-    if not locks:
-        return report
-    holders = [
-        Holder(lock.nonce, lock.runner, lock.boot_id, lock.claimed_monotonic_seconds)
-        for lock in locks
-    ]
-    layout = setting.layout
-    found = signs(ledger.hub, holders, layout.runs, layout.cache, ledger.clock)
     held = {slot.name: slot for slot in own}
-    for lock in locks:
-        sign = found[lock.nonce]
-        if sign.age_seconds <= lease_seconds(view, lock):
-            continue
+    for lock, sign in find_dead(ledger, setting.layout):
         _expire_one(ledger, setting, lock, sign, held, report)
     return report
 
 
-def lease_seconds(view: View, lock: Lock) -> float:
+def find_dead(ledger: Ledger, layout: Layout) -> list[tuple[Lock, Sign]]:
+    """Claims that gave no sign of life for longer than their lease, by task; sealed ones never."""
+    view = ledger.view()
+    locks = [lock for lock in view.locks() if view.blob_id(records.queue_path(lock.task)) is None]
+    if not locks:
+        return []
+    holders = [
+        Holder(lock.nonce, lock.runner, lock.boot_id, lock.claimed_monotonic_seconds)
+        for lock in locks
+    ]
+    found = signs(ledger.hub, holders, layout.runs, layout.cache, ledger.clock)
+    dead = [(lock, found[lock.nonce]) for lock in locks]
+    return [(lock, sign) for lock, sign in dead if sign.age_seconds > _lease_seconds(view, lock)]
+
+
+def _lease_seconds(view: View, lock: Lock) -> float:
     """How long a claim holds without a sign of life, its extensions included."""
     try:
         attempts = view.attempts(lock.task)

@@ -140,7 +140,8 @@ class Slot:
     @property
     def own_git(self) -> Git:
         """Git for an agent's worktree: our git dir, our index, the slot's objects borrowed."""
-        return Git(self.own, work_tree=self.tree, index=self.own / "index", inherit=(self.fd,))
+        tree = self.tree if self.is_real_tree else None  # commits are read without one too
+        return Git(self.own, work_tree=tree, index=self.own / "index", inherit=(self.fd,))
 
     def occupant(self) -> Occupant | None:
         """Whose work lies in the worktree, or None when opening never finished."""

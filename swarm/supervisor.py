@@ -425,6 +425,8 @@ class Supervisor:
             return End(Exit.NO, self.idle.stuck)
         gate = view.gate()
         if gate is not None and gate.paused is not None:
+            if gate.paused.by == "person":
+                return End(Exit.NO, f"paused: {gate.paused.why}")
             return End(Exit.TARGET_RED, gate.paused.why)
         left = sum(
             count

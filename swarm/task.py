@@ -15,7 +15,7 @@ import msgspec
 
 from swarm import plan
 from swarm.claim import Ending, Mine, conclude_events
-from swarm.config import Config, Problem, listing
+from swarm.config import Config, listing
 from swarm.errors import NotFound, UsageError
 from swarm.ids import fold
 from swarm.ledger import records
@@ -51,21 +51,30 @@ class Taken:
     vanished: tuple[str, ...] = ()  # not ended, and no file says them any more; by id
 
 
-def read_plan(ledger: Ledger, folder: Path, config: Config) -> plan.Plan:
-    """The task files of a folder, judged against the ledger: every problem in one go."""
-    read = plan.read_folder(folder, config.tasks)
-    return plan.Plan(read.drafts, judge_plan(ledger, read, config))
+def read_plan(
+    ledger: Ledger, folder: Path, config: Config, roles: Collection[str] | None = None
+) -> plan.Plan:
+    """The task files of a folder, judged against the ledger; see `judge_plan`."""
+    return judge_plan(ledger, plan.read_folder(folder, config.tasks), config, roles)
 
 
-def judge_plan(ledger: Ledger, read: plan.Plan, config: Config) -> tuple[Problem, ...]:
-    """What is wrong in the files, between the drafts, and with what they name; sorted."""
+def judge_plan(
+    ledger: Ledger, read: plan.Plan, config: Config, roles: Collection[str] | None = None
+) -> plan.Plan:
+    """The plan with all that is wrong in its files, between its drafts, and with what they name.
+
+    Args:
+        roles: those that slots have; the configuration's when left out.
+    """
+    if roles is None and config.run.roles:
+        roles = [name for name, _ in config.run.roles]
     found = plan.check(
         read.drafts,
         known=known_needs(ledger),
         checks=[check.name for check in config.checks],
-        roles=[name for name, _ in config.run.roles] if config.run.roles else None,
+        roles=roles,
     )
-    return tuple(sorted({*read.problems, *found}))
+    return plan.Plan(read.drafts, tuple(sorted({*read.problems, *found})))
 
 
 def known_needs(ledger: Ledger) -> Mapping[str, Collection[str]]:
@@ -75,13 +84,15 @@ def known_needs(ledger: Ledger) -> Mapping[str, Collection[str]]:
     return {task: needs.get(task, []) for task in ledger.index.ids(view)}
 
 
-def load_plan(ledger: Ledger, folder: Path, config: Config) -> tuple[plan.Draft, ...]:
+def load_plan(
+    ledger: Ledger, folder: Path, config: Config, roles: Collection[str] | None = None
+) -> tuple[plan.Draft, ...]:
     """The drafts of a folder of task files, fit to be taken.
 
     Raises:
         UsageError: `why` lists every problem, one a line; nothing was started.
     """
-    read = read_plan(ledger, folder, config)
+    read = read_plan(ledger, folder, config, roles)
     if read.problems:
         raise UsageError(count_problems(read), why=listing(read.problems))
     return read.drafts
@@ -89,7 +100,7 @@ def load_plan(ledger: Ledger, folder: Path, config: Config) -> tuple[plan.Draft,
 
 def count_problems(read: plan.Plan) -> str:
     """`4 problems in 14 tasks; nothing was started`."""
-    problems, tasks = len(read.problems), len(read.drafts)
+    problems, tasks = len(read.problems), max(len(read.drafts), 1)
     return (
         f"{problems} problem{'s' if problems != 1 else ''} in "
         f"{tasks} task{'s' if tasks != 1 else ''}; nothing was started"

@@ -508,7 +508,7 @@ def test_uninit_refuses_while_a_task_is_claimed_or_a_runner_lives(
 def test_uninit_keep_hub_leaves_the_state_folder(world: World, typed: Typed) -> None:
     land_something(world)
     world.close()
-    code, said = typed(world.app, "uninit", "--keep-hub")
+    code, _ = typed(world.app, "uninit", "--keep-hub")
     assert code == 0 and world.layout.hub.is_dir()
     assert git(world.app, "remote") == ""
 
@@ -525,7 +525,7 @@ def test_a_squashed_landing_does_not_stand_in_the_way(tmp_path: Path, typed: Typ
 def test_uninit_goes_on_after_a_kill(app: Path, typed: Typed) -> None:
     typed(app, "init", "--no-check")
     state_of(app).rename(app.with_name("app.swarm.removing"))
-    code, said = typed(app, "uninit")
+    code, _ = typed(app, "uninit")
     assert code == 0 and not app.with_name("app.swarm.removing").exists()
 
 

@@ -294,7 +294,7 @@ def is_gone(pid: int | None) -> bool:
     return True
 
 
-# Commits once, leaves a file, says who it is and waits; `trap` makes it deaf to everything but KILL.
+# Commits once, leaves a file, says who it is and waits; `trap` makes it deaf to all but KILL.
 WAITS = """
 {trap}
 echo 1 > "$SWARM_TASK.txt"; git add -A; git commit -qm one
@@ -420,6 +420,35 @@ def test_stop_of_a_task_whose_runner_hangs_says_so_and_loses_nothing(
         finally:
             os.kill(child.pid, signal.SIGCONT)
         until(lambda: world.state("one") is State.PARKED, "it heeds the request later", log)
+
+
+def test_stop_during_setup_ends_the_setup_and_is_no_failure_of_it(
+    tmp_path: Path, typed: Typed
+) -> None:
+    setup = f'case "$PWD" in */slots/*) echo $$ > {tmp_path}/setup.pid; sleep 60;; esac'
+    world = World(tmp_path, config=f"[worktree]\nsetup = '''{setup}'''\n")
+    world.add("One")
+    log = tmp_path / "run.log"
+    with running(world, "exit 1") as child:
+        until(lambda: pid_of(world, "setup.pid"), "setup starts", log)
+        assert typed(world, "stop", "one", "--now")[0] == 0, log.read_text()
+        assert is_gone(pid_of(world, "setup.pid"))
+        child.wait(PATIENCE)
+    attempts = world.ledger.view().attempts("one")
+    assert attempts is not None and attempts.last is not None
+    assert attempts.last.outcome == "stopped" and world.state("one") is State.PARKED
+    world.step()
+    world.close()
+
+
+def test_a_run_that_only_a_pause_holds_up_ends_with_a_plain_no(world: World, typed: Typed) -> None:
+    assert typed(world, "pause", "release day")[0] == 0
+    world.add("One")
+    with running(world, "echo 1 > one.txt") as child:
+        child.wait(PATIENCE)
+    assert child.returncode == 1, (world.folder / "run.log").read_text()
+    assert "paused: release day" in (world.folder / "run.log").read_text()
+    assert world.state("one") is State.QUEUED
 
 
 def test_a_request_never_stops_a_later_attempt(world: World) -> None:

@@ -158,8 +158,8 @@ def test_an_undecodable_record_is_named_and_stops_nothing(world: World, case: Ca
     world.add("One")
     world.add("Two")
     world.agent("one").end()
-    forge(world, "reopened", {records.attempts_path("one"): b"{"}, {"Swarm-Task": "one"})
     world.agent("two", slot="s2").slot.close()
+    forge(world, "reopened", {records.attempts_path("one"): b"{"}, {"Swarm-Task": "one"})
     dead(world, "r1-test")
     outcomes = mend(case, examine(case))
     left = [outcome.finding.id for outcome in outcomes if outcome.done is None]
@@ -424,6 +424,7 @@ def test_a_slot_with_nothing_of_ours_left_to_read_it_is_left_to_a_person(
 
 def test_a_broken_cache_is_deleted_and_built_again(world: World, case: Case) -> None:
     world.add("One")
+    world.ledger.index.counts(world.ledger.view())
     world.ledger.index.close()
     (world.layout.cache / "state.sqlite").write_bytes(b"no database at all" * 100)
     (world.layout.cache / "seen.json").write_bytes(b"{")
@@ -478,8 +479,9 @@ def test_exit_codes_and_json(world: World) -> None:
 
 
 def test_each_repair_has_a_probe_that_finds_it() -> None:
-    source = Path(examine.__code__.co_filename).read_text()
-    assert all(f'"{name}"' in source.split("REPAIRS")[0] for name in REPAIRS)
+    source = Path(examine.__code__.co_filename).read_text("utf-8")
+    probes = source.partition("\nPROBES")[0]
+    assert [name for name in REPAIRS if f'"{name}"' not in probes] == []
     assert len(PROBES) == len(set(PROBES))
 
 

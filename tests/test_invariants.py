@@ -395,6 +395,22 @@ def test_9_trailers_that_differ_from_the_files_are_seen(world: World) -> None:
     )
 
 
+def test_9_an_agent_with_two_claims_is_seen(world: World) -> None:
+    world.add("One")
+    world.add("Two")
+    answer = world.acquire("one")
+    assert isinstance(answer, Claimed)
+    lock = msgspec.structs.replace(answer.lock, task="two", nonce="f" * 32)
+    attempts = records.Attempts(task="two", token=1, base=lock.base, since=world.clock.now())
+    edits = {
+        records.lock_path("two"): records.encode(lock),
+        records.attempts_path("two"): records.encode(attempts),
+    }
+    facts = {"Swarm-Task": "two", "Swarm-Token": "1", "Swarm-Nonce": lock.nonce}
+    forge(world, "claimed", edits, facts)
+    assert f"{lock.agent} holds one and claimed two" in says(world.checker.step())
+
+
 def test_a_kind_of_a_newer_version_is_let_be(world: World) -> None:
     forge(world, "delegated", {})
     assert world.checker.step() == []

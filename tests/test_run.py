@@ -19,12 +19,15 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from swarm import process
+from swarm import task as tasks
 from swarm.cli import boundary
+from swarm.cli.standing import short, standing
 from swarm.invariants import checkout_facts, checkout_faults
 from swarm.ledger.records import Lock
 from swarm.ledger.view import State
@@ -149,7 +152,8 @@ def test_verdict_of_the_target_is_reused_and_says_how_old_it_is(world: World, ma
     assert run_swarm(world.app, "run", "--", program).returncode == 0
     task(world, "two")
     again = run_swarm(world.app, "run", "--", program)
-    assert re.search(r"^checks    tests; main [0-9a-f]{7} passed \d+s ago$", again.stdout, re.M)
+    reused = re.search(r"^checks    tests; main [0-9a-f]{7} passed \d+s ago$", again.stdout, re.M)
+    assert reused, again.stdout
     assert "1 before this run" in again.stdout
     assert (world.layout.runs / "r2").is_dir()
 
@@ -163,6 +167,17 @@ def test_parked_and_blocked_are_named_with_why_and_end_with_1(world: World, mark
     assert re.search(r"parked +1   lazy: ended without a commit.* swarm show lazy", done.stdout)
     assert re.search(r"blocked +2   child: needs lazy\n +grandchild: needs child", done.stdout)
     assert "has not moved" not in done.stdout, "without a landing there is no such block"
+
+
+def test_every_task_is_in_exactly_one_list(world: World) -> None:
+    for name, needs in (("a", ()), ("b", ("a",)), ("c", ("b",)), ("d", ()), ("e", ("d",))):
+        world.add(name, needs=needs)
+    tasks.cancel(world.ledger, "a", "not wanted", "me")
+    at = standing(world.ledger.view(), world.ledger.index)
+    assert (at.cancelled, at.ready) == (("a",), ("d",))
+    assert at.blocked == (("b", "needs a"), ("c", "needs b")), "through needs of needs"
+    assert at.waiting == (("e", "needs d"),)
+    assert at.total == 5
 
 
 def test_held_change_is_named_with_its_reason(world: World, marks: Path) -> None:
@@ -209,6 +224,37 @@ def test_limits_that_cannot_be_kept_are_told(tmp_path: Path, marks: Path) -> Non
     assert "note      not enforced by this version: [limits] tokens" in done.stdout
     assert "[limits] cost_usd: command has no option for it" in done.stdout
     world.close()
+
+
+def test_status_of_another_process_knows_what_the_slots_do(world: World, marks: Path) -> None:
+    task(world, "one")
+    child = start(world, "-n", "2", "--", agent(world, SLOW))
+    until((marks / "one").exists, "the agent works")
+    live = world.layout.runs / "r1" / "live.json"
+    until(lambda: live.exists() and '"one"' in live.read_text(), "it tells what it does")
+    seen = run_swarm(world.app, "status")
+    (marks / "go").touch()
+    ended(child)
+    assert re.search(r"^ +s\d +one +", seen.stdout, re.MULTILINE), seen.stdout
+    assert re.search(r"^ +s\d +idle +", seen.stdout, re.MULTILINE), seen.stdout
+
+
+def test_a_setup_that_fails_is_said_before_any_agent_starts(tmp_path: Path, marks: Path) -> None:
+    world = World(tmp_path, config='[worktree]\nsetup = "exit 3"\n')
+    task(world, "one")
+    done = run_swarm(world.app, "run", "--", agent(world, 'touch "$MARKS/started"'))
+    assert done.returncode == 13
+    assert "setup failed with exit code 3" in done.stderr
+    assert not (marks / "started").exists()
+    world.close()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "0s"), (45, "45s"), (60, "1m"), (90, "90s"), (1800, "30m"), (5400, "1h30m"), (7200, "2h")],
+)
+def test_limits_are_said_as_people_write_them(seconds: int, said: str) -> None:
+    assert short(timedelta(seconds=seconds)) == said
 
 
 # -- refusals -------------------------------------------------------------------------------------
@@ -301,7 +347,6 @@ def test_an_empty_plan_says_how_to_add_a_task(world: World, typed: Typed) -> Non
     ("setting", "named"),
     [
         ('[run]\nsandbox = "bwrap"', 'sandbox = "bwrap" is not done by this version'),
-        ('[run]\nhome = "private"', 'home = "private" is not done by this version'),
         ('[run]\nagents = "claude:1,codex:1"', "[run] agents is not done by this version"),
         ('[gate]\nstyle = "rebase"', 'style = "rebase" is not done by this version'),
     ],

@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+from swarm import adapter as adapters
 from swarm import claim as claims
 from swarm import config as configuration
 from swarm import invariants, plan
@@ -26,6 +29,7 @@ from swarm.ledger.records import Outcome
 from swarm.ledger.store import Ledger
 from swarm.ledger.view import State
 from swarm.liveness import Alive
+from swarm.loop import Idle, Loop, Setting
 from swarm.plumbing.hub import Hub
 from swarm.reconcile import Report, Sweep, rescue_leftovers, sweep
 from swarm.slot import Furnishing, Occupant, Opened, Slot
@@ -217,6 +221,7 @@ class World:
         self.gates: list[Gate] = []
         self.slots: list[Slot] = []
         self.alive: list[Alive] = []
+        self.loops: list[Loop] = []
         self.others: list[Ledger] = []
         self.checker = invariants.Checker(self.ledger, self.layout)
         self.step()
@@ -391,6 +396,54 @@ class World:
             own=[slot for slot in self.slots if slot.fd >= 0],
         )
 
+    def setting(self, *command: str, runner: str = "r1-test", **changes: Any) -> Setting:
+        """What the loops of a run share; `command` is the agent, a shell script when it is one
+        word.
+        """
+        argv = ("/bin/sh", "-c", *command) if len(command) == 1 else command
+        known: dict[str, Any] = {
+            "ledger": self.ledger,
+            "layout": self.layout,
+            "config": self.config,
+            "checkout": self.app,
+            "run": "r1",
+            "runner": runner,
+            "adapter": adapters.load("command", self.app),
+            "argv_extra": argv,
+            "typed_in": self.app,
+            "rules": self.rules,
+            "bounds": self.bounds,
+            "terms": self.terms,
+            "copies": (),
+            "user_excludes": "",
+            "template": None,
+        }
+        return Setting(**(known | changes))
+
+    def loop(self, *command: str, slot: str = "s1", idle: Idle | None = None, **keys: Any) -> Loop:
+        """A loop that the test ticks; the slot is taken."""
+        loop = Loop(self.setting(*command, **keys), self.slot(slot), idle or Idle())
+        self.loops.append(loop)
+        return loop
+
+    def tick(self, loop: Loop, until: Callable[[], bool], *, limit: float = 30.0) -> None:
+        """Tick a loop until something is so, and check the invariants at every step."""
+        deadline = time.monotonic() + limit
+        while not until():
+            assert time.monotonic() < deadline, (loop.stage, loop.trouble, loop.why_idle)
+            seconds = loop.tick()
+            self.step()
+            child = loop.attempt.child if loop.attempt is not None else None
+            if child is not None and seconds > 0:
+                child.wait(min(seconds, 0.05))
+            else:
+                time.sleep(min(seconds, 0.01))
+
+    def work_loop(self, loop: Loop, *, limit: float = 30.0) -> None:
+        """One attempt of a loop, from its claim to its end."""
+        self.tick(loop, lambda: loop.is_busy, limit=limit)
+        self.tick(loop, lambda: not loop.is_busy, limit=limit)
+
     def live(self, runner: str = "r1-test") -> Alive:
         """Hold the runner's flock, as a living runner does."""
         alive = Alive(self.layout.runs, runner)
@@ -412,6 +465,11 @@ class World:
             gate.abandon()
         for slot in self.slots:
             slot.close()
+        for loop in self.loops:
+            if loop.attempt is not None and loop.attempt.child is not None:
+                loop.attempt.child.kill_now("the test ends")
+                loop.attempt.child.wait(30)
+            loop.slot.close()
         for alive in self.alive:
             alive.close()
         for ledger in (*self.others, self.ledger):

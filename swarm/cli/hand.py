@@ -277,7 +277,7 @@ def renew(task: str | None, as_json: bool) -> None:
         fenced = hand.renew(work, stand)
         if fenced is not None:
             _fenced(fenced, as_json)
-        name = stand.occupant.task if stand.occupant else task
+        name = stand.occupant.task if stand.occupant else ""
         lease = work.hand_terms.lease
         _show(
             as_json,

@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from swarm.cli.standing import Standing, plural, short, standing
+from swarm.cli.standing import Standing, short, standing
 from swarm.ids import parse_duration
 from swarm.ledger.store import Ledger, Logged
 from swarm.ledger.view import State, View
 from swarm.loop import Loop
-from swarm.output import QUIET, event_line, span_text
+from swarm.output import QUIET, event_line, plural, span_text
+from swarm.overview import Live as Told
+from swarm.overview import LiveCheck, LiveSlot, live_path, write_live
 from swarm.plumbing.hub import LEDGER
 from swarm.supervisor import Supervisor
 from swarm.trailers import one_line
@@ -305,7 +307,8 @@ class Follower:
         self._is_draining = False
         self._is_stopping = False
         self._is_mute = False
-        self._next_table = 0.0
+        self._next_table = self._next_told = 0.0
+        self._told: Told | None = None
         self._standing = Standing()
         self._standing_tip: str | None = None
         self._next_standing = 0.0
@@ -328,6 +331,7 @@ class Follower:
         for line in faults[self._faults :]:
             self._say(f"warning   {one_line(line)}")
         self._faults = len(faults)
+        self._tell()
         self._draw()
 
     def _say(self, line: str) -> None:
@@ -403,6 +407,15 @@ class Follower:
                 self._say(event_line(logged, self._stamp(logged)))
         self._seen = tip
 
+    def _tell(self) -> None:
+        """What only this process knows, for `swarm status` in another."""
+        now = time.monotonic()
+        if now >= self._next_told:
+            self._next_told = now + TABLE_SECONDS
+            setting = self.supervisor.setting
+            path = live_path(setting.layout, setting.run)
+            self._told = write_live(path, told(self.supervisor), self._told)
+
     def _draw(self) -> None:
         now = time.monotonic()
         if not self._screen.is_live or self._is_mute or now < self._next_table:
@@ -418,6 +431,39 @@ class Follower:
         except OSError:
             self._is_mute = True
             self._signals.terminated = True
+
+
+def told(supervisor: Supervisor) -> Told:
+    """What a runner holds in memory, as `swarm status` reads it."""
+    slots = []
+    for loop in supervisor.loops:
+        attempt = loop.attempt
+        slots.append(
+            LiveSlot(
+                slot=loop.slot.name,
+                role=loop.role,
+                stage=loop.stage,
+                task=attempt.mine.task if attempt else None,
+                token=attempt.mine.token if attempt else None,
+                why_idle=loop.why_idle,
+                trouble=loop.trouble,
+            )
+        )
+    doing = supervisor.gate.activity
+    checks = []
+    if doing is not None:
+        tasks = [doing.task] if doing.task else []
+        checks = [LiveCheck(tasks=tasks, check=doing.check, role=doing.role, since=doing.since)]
+    idle = supervisor.idle
+    return Told(
+        run=supervisor.setting.run,
+        runner=supervisor.setting.runner,
+        at=datetime.now(UTC),
+        is_draining=idle.is_draining,
+        stopped=idle.stuck or "",
+        slots=slots,
+        checks=checks,
+    )
 
 
 # -- the end --------------------------------------------------------------------------------------

@@ -16,11 +16,12 @@ from pathlib import Path
 
 from swarm import adapter as adapters
 from swarm import plan, process, prompt
-from swarm.cli.standing import plural, short, standing
+from swarm.cli.standing import short, standing
 from swarm.config import Config, listing, read_team, shown
 from swarm.errors import SwarmError, UsageError
 from swarm.gate import FIX_MAIN
 from swarm.ledger.view import State
+from swarm.output import plural
 from swarm.plumbing import checkout as user
 from swarm.task import Taken
 from swarm.workspace import Workspace
@@ -94,7 +95,6 @@ def refuse_unsupported(config: Config) -> None:
     """
     for is_set, key, cure in (
         (config.run.sandbox != "none", 'sandbox = "bwrap"', 'sandbox = "none": with your rights'),
-        (config.run.home != "user", 'home = "private"', 'home = "user"'),
         (config.run.agents is not None, "[run] agents", 'agent = "claude": one for all slots'),
         (config.gate.style == "rebase", '[gate] style = "rebase"', 'style = "merge", or "squash"'),
     ):  # fmt: skip
@@ -114,8 +114,6 @@ def _unenforced(config: Config, adapter: adapters.Adapter) -> Iterator[str]:
             yield f"[limits] {key}"
     if gate.slots > 1 or gate.strategy in ("batch", "speculate"):
         yield "[gate] slots, strategy: changes are judged one at a time"
-    if config.worktree.teardown:
-        yield "[worktree] teardown"
     if config.notify.command:
         yield "[notify] command"
     if config.upstream.every is not None:

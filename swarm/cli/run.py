@@ -17,7 +17,7 @@ import click
 
 from swarm.cli.live import Follower, Screen, Signals, Stopped, screen, stopped_lines
 from swarm.cli.ready import Order, Ready, agent_lines, limits_line, notes, plan_lines, prepare
-from swarm.cli.standing import Standing, plural, short, standing, standing_lines
+from swarm.cli.standing import Standing, standing, standing_lines
 from swarm.cli.verbs import VERBS
 from swarm.errors import Exit, GitFault, TargetRed
 from swarm.gate import Gate
@@ -25,11 +25,12 @@ from swarm.ids import new_nonce
 from swarm.judge import CannotJudge, Green
 from swarm.ledger.store import Ledger, Logged
 from swarm.loop import Setting
-from swarm.output import span_text
+from swarm.output import ago, plural, span_text
 from swarm.plumbing import checkout as user
 from swarm.reconcile import Report
 from swarm.supervisor import End, Supervisor
 from swarm.task import take_plan
+from swarm.trailers import one_line
 from swarm.workspace import Workspace, opened
 
 DRAW_EVERY = timedelta(seconds=0.5)
@@ -92,7 +93,7 @@ class Ended:
     stopped: tuple[Stopped, ...]
     old: str  # the target's tip before
     new: str  # and after
-    trouble: tuple[str, ...]  # why slots could not go on
+    trouble: tuple[str, ...]
     standing: Standing
 
 
@@ -181,9 +182,16 @@ def launch(
         stopped=tuple(follower.stopped),
         old=old,
         new=ledger.hub.tip(config.target),
-        trouble=tuple(dict.fromkeys(loop.trouble for loop in supervisor.loops if loop.trouble)),
+        trouble=_trouble(supervisor),
         standing=standing(view, ledger.index),
     )
+
+
+def _trouble(supervisor: Supervisor) -> tuple[str, ...]:
+    """Why slots could not go on: what stopped all of them, else the last fault of each."""
+    if supervisor.idle.stuck:
+        return (supervisor.idle.stuck,)
+    return tuple(dict.fromkeys(loop.trouble for loop in supervisor.loops if loop.trouble))
 
 
 def _name_run(work: Workspace) -> str:
@@ -271,8 +279,8 @@ def _verdict_lines(
         usual[verdict.check] = last.seconds
         ended = last.at + timedelta(seconds=last.seconds)
         if last.at < began:
-            ago = short(max(began - ended, timedelta(0)))
-            lines.append(f"checks    {verdict.check}; {tip} {word} {ago} ago")
+            age = max((began - ended).total_seconds(), 0.0)
+            lines.append(f"checks    {verdict.check}; {tip} {word} {ago(age)}")
         else:
             lines.append(f"checks    {verdict.check} {word} on {tip} in {last.seconds:.1f}s")
     return lines
@@ -286,7 +294,7 @@ def end_lines(work: Workspace, ended: Ended) -> list[str]:
     lines = ["", *stopped_lines(work.ledger, ended.stopped)]
     lines.append(f"run {ended.name} ended after {span_text(ended.span)}: {ended.end.why}")
     lines += standing_lines(ended.standing, ended.landed, moved(work, ended))
-    lines += [f"  trouble        {text}" for text in ended.trouble]
+    lines += [f"  trouble        {one_line(text, 80)}" for text in ended.trouble]
     lines.append(f"  cost           {_cost(work.ledger, ended.name)}")
     return lines + take_lines(work, ended)
 

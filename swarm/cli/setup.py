@@ -179,7 +179,7 @@ def _pull(work: Workspace, dry_run: bool) -> None:
 def _say_commits(git: Git, old: str, new: str) -> None:
     """What landed, oldest first: the target's own steps, not all of every agent's commits."""
     listed = git.run("log", "--first-parent", "--reverse", "-z", "--format=%h %s", f"{old}..{new}")
-    commits = listed.text.split("\0")
+    commits = listed.fields
     for commit in commits[:MOST_LANDED]:
         click.echo(f"  {shown(commit, 96)}")
     if len(commits) > MOST_LANDED:

@@ -165,20 +165,14 @@ def _reasons(word: str, rows: Sequence[tuple[str, str]], hint: str = "") -> list
     return lines
 
 
-def plural(count: int, one: str, many: str = "") -> str:
-    """`1 commit`, `2 commits`."""
-    return f"{count} {one if count == 1 else many or one + 's'}"
-
-
 def short(span: timedelta) -> str:
-    """A span as people write it: `45s`, `21m`, `1h30m`, `3d`."""
-    seconds = int(span.total_seconds())
-    if seconds < 120 and seconds % 60:
+    """A limit as people write it: `45s`, `21m`, `1h30m`, `3d`."""
+    seconds = max(int(span.total_seconds()), 0)
+    if seconds < 60 or (seconds < 120 and seconds % 60):
         return f"{seconds}s"
-    minutes = seconds // 60
-    if minutes < 60:
-        return f"{minutes}m" if minutes or not seconds else f"{seconds}s"
-    hours, minutes = divmod(minutes, 60)
+    hours, minutes = divmod(seconds // 60, 60)
+    if not hours:
+        return f"{minutes}m"
     if hours < 48:
         return f"{hours}h{minutes}m" if minutes else f"{hours}h"
     return f"{hours // 24}d"

@@ -234,7 +234,7 @@ def _import(work: Workspace, format_: str, data: bytes) -> None:
     coming = {draft.id for draft in merged}
     rest = [draft for draft in folder.drafts if draft.id not in coming]
     read = plan.Plan((*rest, *merged), tuple(problems) + folder.problems)
-    found = tasks.judge_plan(work.ledger, read, work.config)
+    found = tasks.judge_plan(work.ledger, read, work.config).problems
     if found:
         raise UsageError(
             f"{len(found)} problem{'s' if len(found) != 1 else ''} in {len(drafts)} "

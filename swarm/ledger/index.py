@@ -189,17 +189,13 @@ class Index:
             found = db.execute(f"select {_COLUMNS} from tasks where id=?", (task,)).fetchone()
             return _row(found) if found else None
 
-    def find_held(self, view: View, agent: str) -> str | None:
-        """The task that an agent holds, or None."""
-        with self.at(view) as db:
-            found = db.execute("select id from tasks where agent=? and agent<>''", (agent,))
-            row = found.fetchone()
-            return str(row[0]) if row else None
-
     def live(self, view: View) -> list[Row]:
         """Tasks with a live or queued claim, by id."""
         with self.at(view) as db:
-            cursor = db.execute(f"select {_COLUMNS} from tasks where agent<>'' order by id")
+            # Named, or the planner walks all tasks by id to save itself the sort of a few.
+            cursor = db.execute(
+                f"select {_COLUMNS} from tasks indexed by by_agent where agent<>'' order by id"
+            )
             return [_row(found) for found in cursor]
 
     def rows(self, view: View, state: State | None = None) -> list[Row]:

@@ -379,9 +379,31 @@ class Undecodable(ValueError):
 
 
 def encode(record: Record) -> bytes:
-    """Indented JSON, keys sorted, newline at the end: equal records are equal blobs."""
-    packed = msgspec.json.encode(record, order="sorted")
-    return msgspec.json.format(packed, indent=2) + b"\n"
+    """Indented JSON, keys sorted, newline at the end: equal records are equal blobs.
+
+    What is not UTF-8 (in a file's name that an agent chose) is spelled out, as `\\udce9`.
+    """
+    return _indented(record) + b"\n"
+
+
+def _indented(struct: msgspec.Struct) -> bytes:
+    try:
+        packed = msgspec.json.encode(struct, order="sorted")
+    except UnicodeEncodeError:
+        packed = msgspec.json.encode(_spelled_out(msgspec.to_builtins(struct)), order="sorted")
+    return msgspec.json.format(packed, indent=2)
+
+
+def _spelled_out(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case list():
+            return [_spelled_out(item) for item in value]
+        case dict():
+            return {_spelled_out(key): _spelled_out(item) for key, item in value.items()}
+        case _:
+            return value
 
 
 def decode(kind: type[R], data: bytes) -> R:
@@ -400,9 +422,8 @@ _FENCE = b"---\n"
 
 def encode_task(task: Task) -> bytes:
     """The task as Markdown: a JSON header (which is YAML) between `---` lines, then the text."""
-    header = msgspec.json.encode(task.header, order="sorted")
-    pretty = msgspec.json.format(header, indent=2)
-    return _FENCE + pretty + b"\n" + _FENCE + task.body.encode()
+    body = task.body.encode("utf-8", "backslashreplace")
+    return _FENCE + _indented(task.header) + b"\n" + _FENCE + body
 
 
 def decode_task(data: bytes) -> Task:
