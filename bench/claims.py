@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import multiprocessing
 import random
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,10 +26,7 @@ import common
 from common import Result
 
 from swarm.claim import Claimed, Terms, Who, acquire
-from swarm.ids import new_nonce
-from swarm.ledger.store import AUTHOR, Ledger
-from swarm.plumbing.hub import LEDGER
-from swarm.plumbing.refs import Committed, Move
+from swarm.ledger.store import Ledger
 
 T = TypeVar("T")
 Win = tuple[str, str, float]  # task, nonce, seconds that it took
@@ -188,7 +184,7 @@ def measure(place: Path, agents: int, tasks: int, seconds: float, repeat: int) -
 def one_claim(root: Path, rounds: int) -> Result:
     """One claim alone, against the same objects and one ref by the cheapest means we know."""
     ledger = common.make_ledger(root, 100, rounds + 1)
-    sides = {"claim": lambda: _claim(ledger), "floor": lambda: _floor(ledger)}
+    sides = {"claim": lambda: _claim(ledger), "floor": lambda: common.write_event(ledger)}
     took = common.in_turns(sides, rounds)
     ledger.close()
     return {
@@ -201,24 +197,6 @@ def one_claim(root: Path, rounds: int) -> Result:
 def _claim(ledger: Ledger) -> None:
     answer = acquire(ledger, Who(runner="bench"), Terms())
     assert isinstance(answer, Claimed)
-
-
-def _floor(ledger: Ledger) -> None:
-    """Seven objects as a claim has (two records, four trees, a commit), one flush, one move."""
-    hub = ledger.hub
-    old = hub.reader.ref(LEDGER)
-    batch = hub.batch()
-    for number in range(2):
-        batch.blob(f"{new_nonce()} {number}\n".encode() * 12)
-    for _ in range(4):
-        tree = batch.add("tree", f"100644 {new_nonce()}\0".encode() + secrets.token_bytes(20))
-    tip = batch.commit(tree, [old] if old else [], new_nonce() * 8, AUTHOR, "1700000000 +0000")
-    batch.write()
-    with hub.turn.held():
-        moved = hub.refs.transact(
-            [Move("refs/bench/floor", hub.reader.ref("refs/bench/floor"), tip)]
-        )
-    assert isinstance(moved, Committed)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import secrets
 import subprocess
 import tempfile
 import time
@@ -20,11 +21,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from swarm.ids import new_nonce
 from swarm.ledger import records
 from swarm.ledger.events import Event
 from swarm.ledger.records import Task, TaskHeader
-from swarm.ledger.store import Draft, Ledger
+from swarm.ledger.store import AUTHOR, Draft, Ledger
 from swarm.plumbing.hub import Hub
+from swarm.plumbing.refs import Committed, Move
 
 BRANCH = "main"
 Result = dict[str, float | int | str | None]
@@ -74,7 +77,13 @@ def report(title: str, result: Result, rows: Sequence[tuple[str, str]], as_json:
         print(f"  {result[key]!s:>10}  {words}")
 
 
-def git(*arguments: str | Path, cwd: Path, feed: bytes | None = None, ok: bool = True) -> str:
+def git(
+    *arguments: str | Path,
+    cwd: Path,
+    feed: bytes = b"",
+    ok: bool = True,
+    extra: Mapping[str, str] | None = None,
+) -> str:
     """One git call as a rival makes it: no user configuration, an identity, a clean environment.
 
     Returns standard output; with `ok` False, an empty text when git fails.
@@ -82,8 +91,8 @@ def git(*arguments: str | Path, cwd: Path, feed: bytes | None = None, ok: bool =
     done = subprocess.run(
         ["git", *map(str, arguments)],
         cwd=cwd,
-        env=git_environment(),
-        input=feed if feed is not None else b"",
+        env=git_environment() | dict(extra or {}),
+        input=feed,
         capture_output=True,
         check=ok,
     )
@@ -144,6 +153,22 @@ def add_tasks(ledger: Ledger, count: int, first: int = 0) -> None:
         added[records.task_path(task.id)] = records.encode_task(task)
     event = Event("added", f"{count} tasks added", added)
     ledger.append(lambda view: Draft((event,), None))
+
+
+def write_event(ledger: Ledger) -> None:
+    """What an event costs by the cheapest means: seven objects, one flush, one ref moved."""
+    hub, ref = ledger.hub, "refs/bench/event"
+    old = hub.reader.ref(ref)
+    batch = hub.batch()
+    for _ in range(2):
+        batch.blob(new_nonce().encode() * 12)
+    for _ in range(4):
+        tree = batch.add("tree", f"100644 {new_nonce()}\0".encode() + secrets.token_bytes(20))
+    tip = batch.commit(tree, [old] if old else [], new_nonce() * 8, AUTHOR, "1700000000 +0000")
+    batch.write()
+    with hub.turn.held():
+        moved = hub.refs.transact([Move(ref, old, tip)])
+    assert isinstance(moved, Committed)
 
 
 def timed(work: Callable[[], object]) -> float:

@@ -15,6 +15,7 @@ import platform
 import re
 import shutil
 import socket
+import stat
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -360,8 +361,9 @@ def failing_ids(text: str) -> list[str]:
 
 
 def _junit_failing(report: Path) -> list[str]:
-    if report.stat().st_size > LOG_CAP:
-        raise ValueError("the report is too large")
+    status = report.lstat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > LOG_CAP:
+        raise ValueError("the report is too large, or no file")
     text = report.read_text("utf-8", "replace")
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise ValueError("entities are refused")

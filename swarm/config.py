@@ -362,7 +362,7 @@ class Run(Table, frozen=True, kw_only=True):
 
     slots: AtLeast1 = 2  # agents at once; -n
     agent: Slug | None = None  # adapter of every slot; --agent
-    agents: Team | None = None  # adapters and their slots, a mixed team; --agents
+    agents: Team | None = None  # adapters and their slots, a mixed team
     roles: Team | None = None  # roles and their slots; None: every slot takes every task
     permission: Literal["bypass", "limited"] = "bypass"  # which argv of the adapter is used
     sandbox: Literal["none", "bwrap"] = "none"
@@ -387,7 +387,7 @@ class Limits(Table, frozen=True, kw_only=True):
     tokens: AtLeast1 | None = None
     cost_usd: Money | None = None
     task_cost_usd: Money | None = None  # all attempts of one task
-    run_cost_usd: Money | None = None  # --max-cost
+    run_cost_usd: Money | None = None  # all attempts of one run
 
 
 class Claims(Table, frozen=True, kw_only=True):
@@ -813,7 +813,7 @@ def starter(
         '# agent = "claude"            # --agent; no default: `swarm run` lists what is on PATH',
         "",
         "[limits]",
-        "# run_cost_usd = 20.00        # there is no limit of cost until you set one; --max-cost",
+        "# cost_usd = 2.00             # of one attempt, for agents with such an option; else no limit",
     ]
     if setup or setup_inputs or keep:
         lines += ["", "[worktree]"]

@@ -111,12 +111,19 @@ def examine(case: Case) -> list[Finding]:
     for probe in PROBES:
         try:
             found += probe(case)
-        except (SwarmError, Undecodable) as error:
-            what = error.what if isinstance(error, SwarmError) else str(error)
-            why = error.why if isinstance(error, SwarmError) else None
-            name = probe.__name__.removeprefix("_").replace("_", "-")
-            found.append(Finding("unreadable", f"cannot look at {name}: {what}", (why or "",)))
+        except _TROUBLE as error:
+            name = probe.__name__.removeprefix("_").replace("_", " ")
+            found.append(Finding("unreadable", f"cannot look at {name}: {_words(error)}"))
     return found
+
+
+_TROUBLE = (SwarmError, Undecodable, OSError)
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, SwarmError) and error.why:
+        return f"{error.what}: {error.why}"
+    return str(error)
 
 
 def mend(case: Case, found: list[Finding]) -> list[Outcome]:
@@ -136,9 +143,8 @@ def mend(case: Case, found: list[Finding]) -> list[Outcome]:
         else:
             try:
                 outcomes.append(Outcome(finding, repair(case, finding)))
-            except SwarmError as error:
-                why = f"{error.what}: {error.why}" if error.why else error.what
-                outcomes.append(Outcome(finding, None, why))
+            except _TROUBLE as error:
+                outcomes.append(Outcome(finding, None, _words(error)))
     still = {str(violation) for violation in case.violations()}
     known = {f.what for f in found if f.id == "invariant"}
     return [

@@ -108,6 +108,8 @@ def judge_change(
             return BaseRed(base, verdict)
         if verdict.verdict == "timed_out":
             return SendBack("check_timed_out", verdict, base.verdict, None, None)
+        if verdict.verdict == "flaky":  # no evidence against anything that landed
+            return SendBack("check_failed", verdict, base.verdict, None, None)
         if is_base_good and not is_alone and landings:
             alone = yield Ask(candidate.entry.head, check, "alone")
             if is_good(alone, flaky_lands=True):

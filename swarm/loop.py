@@ -46,7 +46,7 @@ from swarm.claim import (
     release,
 )
 from swarm.config import Config
-from swarm.errors import GitFault, SwarmError
+from swarm.errors import GitFault, HubUnusable, SwarmError
 from swarm.ids import new_nonce, parse_duration
 from swarm.layout import Layout
 from swarm.ledger import records
@@ -222,7 +222,7 @@ class Loop:
 
     @property
     def is_busy(self) -> bool:
-        return self.stage != "idle"
+        return self.attempt is not None or self.stage != "idle"
 
     def _heed(self) -> None:
         """A person may have asked to stop this attempt, or ended its claim (a cancelled task)."""
@@ -652,10 +652,10 @@ class Loop:
     def _give_up(self, attempt: Attempt, error: SwarmError | OSError) -> None:
         """The work cannot be taken out of the slot: it stays there, and the claim goes back.
 
-        A run that ends leaves even that undone: its runner is gone then, and anyone may expire the
-        claim and save the slot.
+        While the hub itself is away the claim stands. A run that ends leaves it behind: its runner
+        is gone then, and anyone may expire the claim and save the slot.
         """
-        if attempt.ending is not None:
+        if attempt.ending is not None or isinstance(error, HubUnusable):
             if self.idle.is_draining:
                 self._reset(attempt)
             return

@@ -223,7 +223,7 @@ def event_line(logged: Logged, stamp: str, right: str = "") -> str:
     ends = [f"strike {strike}"] if strike != "no" else []
     ends += [right] if right else []
     end = "   ".join(ends)
-    start = f"{stamp}  {word_of(logged):<9} "
+    start = f"{stamp}  {one_line(word_of(logged), 20):<9} "
     indent = columns(start) + 23
     head = pad(
         f"{start}{one_line(logged.task, 64):<17} {one_line(facts.get('Swarm-Slot', ''), 8)}", indent
@@ -294,7 +294,7 @@ def _run_text(run: RunNow | None, now: datetime) -> str:
     text = f"run {run.id} pid {run.pid}, since {clock(run.since, now)[:-3]}"
     if run.state != "running":
         text += f", {run.state}"
-    return text + "".join(f" and {other}" for other in run.others)
+    return one_line(text + "".join(f" and {other}" for other in run.others))
 
 
 def _idle_counts(counts: Counts) -> str:
@@ -359,7 +359,7 @@ def _slot_lines(slots: Sequence[SlotNow]) -> Iterator[str]:
             idle.setdefault(slot.why or "", []).append(slot)
             continue
         name = cut(slot.task or "", width)
-        head = f"  {slot.slot:<3} {pad(name, width)} {one_line(slot.adapter, 9):<9}"
+        head = f"  {one_line(slot.slot, 6):<3} {pad(name, width)} {one_line(slot.adapter, 9):<9}"
         age = slot.active_age_seconds
         active = "activity unknown" if age is None else f"active {ago(age)}"
         if slot.state not in ("working", "setup"):
@@ -368,9 +368,9 @@ def _slot_lines(slots: Sequence[SlotNow]) -> Iterator[str]:
             active = "setup"
         attempt = f"att {slot.attempt}" if slot.attempt is not None else "att -"
         took = _for(slot.for_seconds)
-        yield cut(f"{head} {attempt:<6} {took:>7}  {active:<16} {_done(slot)}", WIDTH)
+        yield cut(f"{head} {attempt:<6} {took:>7}  {active:<16} {_done(slot)}", WIDTH).rstrip()
     for why, group in idle.items():
-        names = " ".join(slot.slot for slot in group)
+        names = one_line(" ".join(slot.slot for slot in group), 60)
         if all(slot.slot == "-" for slot in group):
             names = plural(len(group), "slot")
         head = f"  {names:<3} idle  "
@@ -380,19 +380,22 @@ def _slot_lines(slots: Sequence[SlotNow]) -> Iterator[str]:
             yield " " * columns(head) + line
     for slot in slots:
         if slot.trouble:
-            yield cut(f"  {slot.slot:<3} trouble  {one_line(slot.trouble)}", WIDTH)
+            yield "  " + cut(one_line(f"{slot.slot} trouble: {slot.trouble}"), WIDTH - 2)
 
 
 def _done(slot: SlotNow) -> str:
+    if slot.state not in ("working", "setup"):
+        return ""
     said = []
+    changed = slot.files_changed
     if slot.commits:
         said.append(plural(slot.commits, "commit"))
-    if slot.files_changed is None:
+    if changed is None and slot.active_age_seconds is not None:
         said.append("changes unknown")
-    elif slot.newest is not None:
-        more = f" +{plural(slot.files_changed - 1, 'file')}" if slot.files_changed > 1 else ""
+    elif changed and slot.newest is not None:
+        more = f" +{plural(changed - 1, 'file')}" if changed > 1 else ""
         said.append(one_line(slot.newest) + more)
-    elif not slot.commits:
+    elif changed == 0 and not slot.commits:
         said.append("no change yet")
     return ", ".join(said)
 
@@ -716,7 +719,8 @@ def _check_lines(check: CheckLine) -> Iterator[str]:
 
 
 def _story_foot(story: Story) -> Iterator[str]:
-    read = [f"swarm diff {story.task}"] if story.work or story.landed else []
+    has_work = story.work or any(attempt.head for attempt in story.attempts)
+    read = [f"swarm diff {story.task}"] if has_work else []
     if story.attempts:
         read.append(f"swarm tail {story.task} --attempt {story.attempts[-1].token}")
         yield from _field("read", "   ".join(read))

@@ -61,7 +61,7 @@ FIRST_CHUNK, LARGEST_CHUNK = 100, 5000  # commits that one walk of the history r
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
-    """Something shown. Field names are the keys of `--json` (docs/json.md)."""
+    """Something shown: its fields are the keys of `--json`."""
 
 
 # The live file: what only the runner itself knows
@@ -529,7 +529,7 @@ class Queue(_Record, frozen=True, kw_only=True):
     at: datetime
     ledger: Reading
     gate: GateNow
-    changes: list[Change]  # in the order in which the gate takes them; held ones last
+    changes: list[Change]  # first what is checked now, then in the gate's order, held ones last
 
 
 def queue(work: Workspace) -> Queue:
@@ -591,7 +591,8 @@ def _changes(moment: _Moment, lives: dict[str, Live]) -> list[Change]:
     first = next((c.name for c in moment.work.config.checks), None)
     changes: list[Change] = []
     position = 0
-    for entry in (*(e for e in ordered if not e.is_held), *(e for e in ordered if e.is_held)):
+    ordered.sort(key=lambda entry: (entry.is_held, entry.task not in checking))
+    for entry in ordered:
         check = checking.get(entry.task)
         state: Literal["checking", "waiting", "held"] = "waiting"
         if entry.is_held:
@@ -1115,7 +1116,7 @@ def _not_working(run: Run, live: Live, told: LiveSlot, derived: str | None) -> S
         why = live.stopped or "draining: no new claims"
     elif why is None or why == "nothing is ready" or "kept back" in why:
         why = derived or why
-    is_sealing = told.stage != "idle"
+    is_sealing = told.stage != "idle"  # its claim has ended or its change is queued
     return SlotNow(
         slot=told.slot,
         run=run.run,
@@ -1123,7 +1124,7 @@ def _not_working(run: Run, live: Live, told: LiveSlot, derived: str | None) -> S
         task=told.task,
         attempt=told.token,
         token=told.token,
-        state=told.stage,
+        state="ended" if is_sealing else "idle",
         why=None if is_sealing else why,
         trouble=told.trouble or None,
     )

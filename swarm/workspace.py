@@ -72,17 +72,26 @@ def find_checkout(start: Path) -> Path:
     for candidate in (folder, *folder.parents):
         if (candidate / configuration.FILE).is_file() and not _is_in_slot(candidate):
             return candidate
-        if candidate.name.endswith(".swarm") and (candidate / "hub.git").is_dir():
-            return candidate.with_name(candidate.name.removesuffix(".swarm"))
+        checkout = _checkout_of(candidate)
+        if checkout is not None:
+            return checkout
     raise UsageError(f"no {configuration.FILE} in {start} or above", hint="swarm init")
 
 
 def _is_in_slot(folder: Path) -> bool:
     """A worktree of a slot or of the gate carries the repository's own swarm.toml."""
     return any(
-        parent.name in ("slots", "gate") and (parent.parent / "hub.git").is_dir()
+        parent.name in ("slots", "gate") and _checkout_of(parent.parent) is not None
         for parent in folder.parents
     )
+
+
+def _checkout_of(state: Path) -> Path | None:
+    """The checkout beside a state folder; the hub may lie elsewhere and proves nothing."""
+    checkout = state.with_name(state.name.removesuffix(".swarm"))
+    if checkout != state:
+        return checkout if (checkout / configuration.FILE).is_file() else None
+    return None
 
 
 @contextmanager

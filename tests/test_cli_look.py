@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
+from swarm.claim import Ending, release
 from swarm.cli import boundary
 from swarm.cli.look import list_tasks, parse_since
-from swarm.claim import Ending, release
 from swarm.errors import UsageError
 from tests.test_overview import a_busy_world, begin_run, put
 from tests.world import World, git

@@ -194,6 +194,14 @@ def test_a_target_that_fell_behind_our_own_landing_is_moved_again(world: World, 
     world.step()
 
 
+def test_a_probe_that_cannot_look_is_a_finding_and_stops_no_other(world: World, case: Case) -> None:
+    forge(world, "gate-left", {records.GATE_PATH: b"{"})
+    git(world.app, "remote", "remove", "swarm")
+    found = examine(case)
+    assert {"unreadable", "remote"} <= set(ids(found))
+    assert all(outcome.done is None for outcome in mend(case, found))
+
+
 # Who is gone
 
 

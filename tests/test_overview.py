@@ -345,9 +345,7 @@ def test_what_only_the_runner_knows_comes_from_its_live_file(world: World) -> No
     a_busy_world(world)
     since = world.clock.now()
     world.clock.pass_(seconds=23)
-    gate = world.gate()
-    gate.claim = None
-    gate._take()
+    assert world.gate()._take()
     live_file(
         world,
         stopped="not logged in: run claude, then /login",
@@ -440,6 +438,22 @@ def test_claims_are_the_lock_files_and_what_is_seen_of_their_holders(world: Worl
     assert found["queued-one"].beat_age_seconds is None
     lock = world.ledger.view().lock("working-one")
     assert lock is not None and found["working-one"].nonce == lock.nonce
+
+
+def test_what_is_checked_now_comes_first_in_the_queue(world: World) -> None:
+    for title in ("Old", "New"):
+        world.add(title)
+        world.agent(title.lower(), slot=title).write(f"{title}.txt", "x\n").commit().seal()
+        world.clock.pass_(seconds=1)
+    begin_run(world)
+    assert world.gate()._take()
+    check = LiveCheck(tasks=["new"], check="tests", role="candidate", since=world.clock.now())
+    live_file(world, checks=[check])
+    changes = overview.queue(workspace(world)).changes
+    assert [(c.task, c.position, c.state) for c in changes] == [
+        ("new", 1, "checking"),
+        ("old", 2, "waiting"),
+    ]
 
 
 # Landings in flight
@@ -585,11 +599,16 @@ def test_a_story_reads_the_events_of_its_task_alone(
 ) -> None:
     a_busy_world(world)
     others = {e.oid for e in world.ledger.iter_log() if e.task != "landed-one"}
-    read: set[str] = set()
+    read: list[str] = []
     commit = world.hub.reader.commit
-    monkeypatch.setattr(world.hub.reader, "commit", lambda oid: (read.add(oid), commit(oid))[1])
+
+    def noted(oid: str) -> bytes:
+        read.append(oid)
+        return commit(oid)
+
+    monkeypatch.setattr(world.hub.reader, "commit", noted)
     story = overview.story(workspace(world), "landed-one")
-    assert read & others <= {story.ledger.oid}
+    assert set(read) & others <= {story.ledger.oid}
 
 
 def test_an_unknown_task_is_answered_with_the_nearest_name(world: World) -> None:

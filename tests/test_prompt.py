@@ -45,8 +45,7 @@ def test_a_first_attempt_is_told_the_task_the_rules_and_the_checks() -> None:
         "Rules: work in this folder only. Commit when a step is done; do not push."
         " These checks decide:\n"
         "- pytest -q\n"
-        'If you cannot go on without an answer: swarm ask "your question".'
-        ' To give up: swarm release --reason "why".\n'
+        'If you cannot go on, say so and end your attempt: swarm release --reason "why".\n'
     )
 
 

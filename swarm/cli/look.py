@@ -52,7 +52,7 @@ def _print(record: msgspec.Struct, as_json: bool, render: Callable[[Any], list[s
     if as_json:
         click.echo(json.dumps(records.jsonable(record), indent=2))
     else:
-        click.echo("\n".join(render(record)))
+        click.echo("\n".join(map(clean, render(record))))
 
 
 @click.command()

@@ -372,7 +372,7 @@ def cancel(names: tuple[str, ...], reason: str) -> None:
     with opened() as work:
         ids = [tasks.load_id(work.ledger, name) for name in names]
         view = work.ledger.view()
-        ended = {State.LANDED: "it has landed: swarm revert", State.CANCELLED: "it is cancelled"}
+        ended = {State.LANDED: "it has landed", State.CANCELLED: "it is cancelled"}
         for id_ in ids:
             if (state := view.state(id_)) in ended:
                 raise UsageError(f"{id_} cannot be cancelled: {ended[state]}")
