@@ -21,11 +21,13 @@ from swarm.claim import Claimed, Mine, Terms, Who, acquire
 from swarm.land import GateClaim, Landed, Recorded, guard, land, record, take_gate
 from swarm.ledger import records
 from swarm.ledger.store import Ledger
+from swarm.ledger.view import View
 from swarm.merge import Attributes, Candidate, build
 from swarm.slot import Slot
 
 EDITED = 5  # files of each change
 BATCH = 8
+Change = tuple[records.QueueEntry, str, records.Task]  # with the blob id of the entry
 
 
 def make_changes(hub: Path, count: int) -> list[str]:
@@ -61,12 +63,9 @@ def seal_all(ledger: Ledger, folder: Path, heads: list[str]) -> list[str]:
     return tasks
 
 
-def merge_one(ledger: Ledger, attributes: Attributes, previous: str, name: str) -> Candidate:
+def merge_one(ledger: Ledger, attributes: Attributes, previous: str, change: Change) -> Candidate:
     """The candidate of one sealed change on `previous`."""
-    view = ledger.view()
-    entry, task = view.entry(name), view.task(name)
-    entry_id = view.blob_id(records.queue_path(name))
-    assert entry is not None and task is not None and entry_id is not None
+    entry, entry_id, task = change
     built = build(
         ledger.hub,
         previous,
@@ -83,9 +82,18 @@ def merge_one(ledger: Ledger, attributes: Attributes, previous: str, name: str) 
     return built
 
 
+def find_change(view: View, name: str) -> Change:
+    """What the gate reads of a sealed change before it merges it."""
+    entry, task = view.entry(name), view.task(name)
+    entry_id = view.blob_id(records.queue_path(name))
+    assert entry is not None and task is not None and entry_id is not None
+    return entry, entry_id, task
+
+
 def land_one(ledger: Ledger, attributes: Attributes, gate: GateClaim, name: str) -> None:
     """The whole recipe but for the checks."""
-    candidate = merge_one(ledger, attributes, ledger.hub.tip(common.BRANCH), name)
+    view = ledger.view()
+    candidate = merge_one(ledger, attributes, view.target, find_change(view, name))
     assert guard(ledger.hub, candidate, Rules(), "hold", ()) == []
     recorded = record(ledger, gate, candidate, (), ())
     assert isinstance(recorded, Recorded)
@@ -106,11 +114,11 @@ def land_parts(ledger: Ledger, plain: Path, head: str) -> None:
     common.git("update-ref", f"refs/heads/{common.BRANCH}", new, tip, cwd=plain)
 
 
-def merge_batch(ledger: Ledger, attributes: Attributes, names: list[str]) -> None:
+def merge_batch(ledger: Ledger, attributes: Attributes, changes: list[Change]) -> None:
     """Candidates stacked on each other, as a batch is built."""
     tip = ledger.hub.tip(common.BRANCH)
-    for name in names:
-        tip = merge_one(ledger, attributes, tip, name).commit
+    for change in changes:
+        tip = merge_one(ledger, attributes, tip, change).commit
 
 
 def merge_parts(plain: Path, heads: list[str]) -> None:
@@ -128,9 +136,11 @@ def measure(place: Path, files: int, landings: int, rounds: int) -> Result:
     common.git("config", "core.fsync", "committed", cwd=plain)
     names = seal_all(ledger, place / "slots", heads)
     attributes = Attributes(ledger.hub, place / "cache")
+    view = ledger.view()
+    last = [find_change(view, name) for name in names[-BATCH:]]
     batch = common.in_turns(
         {
-            "batch": lambda: merge_batch(ledger, attributes, names[-BATCH:]),
+            "batch": lambda: merge_batch(ledger, attributes, last),
             "parts": lambda: merge_parts(plain, heads[-BATCH:]),
         },
         rounds,

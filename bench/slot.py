@@ -54,6 +54,11 @@ def work(tree: Path, number: int) -> str:
     return common.git("rev-parse", "HEAD", cwd=tree)
 
 
+def seal_one(ledger: Ledger, slot: Slot, occupant: Occupant, mine: Mine) -> None:
+    captured = capture(slot, occupant, Rules())
+    assert isinstance(seal(ledger, slot, mine, captured, Rules()), Sealed)
+
+
 def git_parts(slot: Slot, plain: Path, head: str) -> None:
     """What git alone costs of a seal; `plain` is a clone that lacks the commit."""
     index = {"GIT_INDEX_FILE": str(slot.admin / "index")}
@@ -89,13 +94,7 @@ def measure(place: Path, files: int, rounds: int) -> Result:
         parts += timed(lambda: common.write_event(ledger))
         found = slot.occupant()
         assert found is not None
-        captured: list[object] = []
-
-        def sealing(s: Slot = slot, o: Occupant = found, m: Mine = mine) -> None:
-            captured.append(seal(ledger, s, m, capture(s, o, Rules()), Rules()))
-
-        sealed = timed(sealing)
-        assert isinstance(captured[0], Sealed)
+        sealed = timed(lambda s=slot, o=found, m=mine: seal_one(ledger, s, o, m))
         slot.is_saved = True
         slot.close()
         if number > 0:  # the first one warms the caches and finds no slot to reuse
@@ -123,7 +122,7 @@ def measure(place: Path, files: int, rounds: int) -> Result:
 def main() -> None:
     parser = common.parser(__doc__)
     parser.add_argument("--files", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=6)
     options = parser.parse_args()
     with common.workplace(options.folder) as place:
         result = measure(place, options.files, options.rounds)

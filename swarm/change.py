@@ -579,10 +579,12 @@ def seal(
         return Unresolved(captured.unresolved, saved.rescued, saved)
     target = hub.tip(ledger.branch)
     hub.fetch(slot.own, captured.head, inherit=(slot.fd,))
-    if hub.contains(target, captured.head):
+    base = hub.git.run("merge-base", target, captured.head, ok=(0, 1)).text or target
+    if base == captured.head:
         return NoWork(saved.rescued)
     occupant = slot.occupant()
-    differs = _compare(hub, target, captured.head, rules, occupant.copied if occupant else ())
+    copied = occupant.copied if occupant else ()
+    differs = _compare(hub, target, base, captured.head, rules, copied)
     ref = work_ref(mine.task, mine.token)
     faults.reach("seal.before_queue")
 
@@ -655,8 +657,9 @@ class _Difference:
     large: list[str]
 
 
-def _compare(hub: Hub, target: str, head: str, rules: Rules, copied: Sequence[str]) -> _Difference:
-    base = hub.git.run("merge-base", target, head, ok=(0, 1)).text or target
+def _compare(
+    hub: Hub, target: str, base: str, head: str, rules: Rules, copied: Sequence[str]
+) -> _Difference:
     call = ("diff-tree", "-r", "-z", "--no-renames", "--raw", "--no-abbrev", "--numstat")
     rows = iter(hub.git.run(*call, base, head).fields)
     added: dict[str, set[str]] = {}  # path -> blobs
@@ -679,8 +682,8 @@ def _compare(hub: Hub, target: str, head: str, rules: Rules, copied: Sequence[st
         elif row:
             commits += 1
     secret = [path for path in added if is_secret(path) or _is_below(path, copied)]
-    sizes = _sizes(hub, {oid for blobs in added.values() for oid in blobs})
-    large = [p for p, blobs in added.items() if any(sizes[oid] > rules.max_file for oid in blobs)]
+    most, size = rules.max_file, hub.reader.size
+    large = [path for path, blobs in added.items() if any(size(oid) > most for oid in blobs)]
     return _Difference(sorted(paths), insertions, deletions, commits, secret, large)
 
 
@@ -692,13 +695,6 @@ def _note_added(meta: str, path: str, added: dict[str, set[str]]) -> None:
 
 def _is_below(path: str, folders: Sequence[str]) -> bool:
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
-
-
-def _sizes(hub: Hub, blobs: Iterable[str]) -> dict[str, int]:
-    data = "".join(f"{oid}\n" for oid in blobs).encode()
-    call = ("cat-file", "--batch-check=%(objectname) %(objectsize)")
-    rows = [row.split(" ") for row in hub.git.run(*call, input=data).lines] if data else []
-    return {oid: int(size) for oid, size in rows}
 
 
 def _holds(

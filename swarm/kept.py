@@ -66,7 +66,7 @@ def list_kept(ledger: Ledger) -> list[Kept]:
             if prefix == WORK and view.is_landed(task):
                 continue  # a squash or rebase landed it, and the work ref stays
             base = hub.git.run("merge-base", view.target, oid, ok=(0, 1)).text or view.target
-            why = reasons.get(ref, "") if prefix == RESCUE else _why(view, task, oid)
+            why = reasons.get(ref, "") if prefix == RESCUE else _why(view, task, int(token), oid)
             found.append(
                 Kept(
                     "rescue" if prefix == RESCUE else "work",
@@ -82,9 +82,12 @@ def list_kept(ledger: Ledger) -> list[Kept]:
     return sorted(found, key=lambda kept: (kept.at, kept.ref), reverse=True)
 
 
-def _why(view: View, task: str, oid: str) -> str:
+def _why(view: View, task: str, token: int, oid: str) -> str:
     with contextlib.suppress(Undecodable):
         state, attempts = view.state(task).value, view.attempts(task)
+        lock = view.lock(task)
+        if lock is not None and lock.token == token:
+            return f"{state}; the attempt that holds the task"
         if attempts is not None and attempts.work is not None and attempts.work.head == oid:
             last = f", last attempt: {attempts.last.message}" if attempts.last else ""
             return f"{state}; the next attempt may start from it{last}"

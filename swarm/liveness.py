@@ -83,8 +83,9 @@ class Alive:
 
     def close(self) -> None:
         """Say that this runner has ended."""
-        with contextlib.suppress(OSError):
+        if self._fd >= 0:  # once: by the second time its number may be another file's
             os.close(self._fd)
+            self._fd = -1
 
 
 def alive_path(runs: Path, runner: str) -> Path:

@@ -7,6 +7,7 @@ a candidate's id depends on its inputs alone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
@@ -17,12 +18,14 @@ from typing import Literal
 
 from swarm import faults
 from swarm.errors import GitFault
-from swarm.ids import is_oid, utc_text
+from swarm.ids import is_oid
 from swarm.ledger.records import QueueEntry, Task
 from swarm.plumbing.hub import Hub
 from swarm.trailers import compose
 
 _NAME = ".gitattributes"
+_COMMITTER = "swarm <gate@swarm.invalid>"
+_NO_IDENT = re.compile(r"[<>\x00-\x1f]")  # would end a name or an address of a commit
 _MAX_LINE = 2048  # git ignores longer ones, and says so
 _QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*(.*)')
 _ESCAPE = re.compile(rb"\\([0-7]{3}|.)")
@@ -73,6 +76,7 @@ class Attributes:
         """The file to name in `core.attributesFile` for merges onto this tree."""
         if tree == self._tree and self._path.exists():
             return self._path
+        known = dict(self._found)
         if self._tree is None:
             rows = self._hub.git.run("ls-tree", "-r", "-z", tree).fields
             for row in rows:
@@ -87,6 +91,8 @@ class Attributes:
                     if new is not None and entry is not None and entry.mode & 0o170000 == 0o100000:
                         self._found[path] = new
         self._tree = tree
+        if self._found == known and self._path.exists():
+            return self._path
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_bytes(self._text())
         return self._path
@@ -137,7 +143,7 @@ def merge_trees(hub: Hub, ours: str, theirs: str, attributes: Path) -> Clean | C
     Raises:
         GitFault: a missing object, a bad id, a crashed driver: try again or call a person.
     """
-    with tempfile.TemporaryDirectory(prefix="swarm-merge-") as private:
+    with _private_folder(attributes) as private:
         result = hub.git.run(
             "-c",
             f"core.attributesFile={attributes}",
@@ -148,7 +154,7 @@ def merge_trees(hub: Hub, ours: str, theirs: str, attributes: Path) -> Clean | C
             ours,
             theirs,
             ok=(0, 1),
-            env={"TMPDIR": private},
+            env={"TMPDIR": private} if private else {},
             timeout=600,
         )
     fields = result.fields
@@ -163,6 +169,13 @@ def merge_trees(hub: Hub, ours: str, theirs: str, attributes: Path) -> Clean | C
     end = fields.index("") if "" in fields else len(fields)
     paths = tuple(sorted(set(fields[1:end])))
     return Conflict(paths or ("?",), tuple(_messages(fields[end + 1 :])))
+
+
+def _private_folder(attributes: Path) -> contextlib.AbstractContextManager[str | None]:
+    """Where a merge driver may leave its files; without attributes none can run."""
+    if attributes.stat().st_size == 0:
+        return contextlib.nullcontext()
+    return tempfile.TemporaryDirectory(prefix="swarm-merge-")
 
 
 def _messages(fields: Sequence[str]) -> list[str]:
@@ -203,21 +216,14 @@ def build(
         return merged
     parents = [previous, entry.head] if style == "merge" else [previous]
     message = landing_message(task, entry, merged.tree, checks, adapter, agent)
-    at = utc_text(entry.sealed_at)
-    commit = hub.git.run(
-        "commit-tree",
-        merged.tree,
-        *(arg for parent in parents for arg in ("-p", parent)),
-        input=message.encode("utf-8", "surrogateescape"),
-        env={
-            "GIT_AUTHOR_NAME": f"{adapter} (swarm)",
-            "GIT_AUTHOR_EMAIL": f"{agent}@swarm.invalid",
-            "GIT_COMMITTER_NAME": "swarm",
-            "GIT_COMMITTER_EMAIL": "gate@swarm.invalid",
-            "GIT_AUTHOR_DATE": at,
-            "GIT_COMMITTER_DATE": at,
-        },
-    ).text
+    at = f"{int(entry.sealed_at.timestamp())} +0000"
+    author = f"{_NO_IDENT.sub('', adapter)} (swarm) <{_NO_IDENT.sub('', agent)}@swarm.invalid>"
+    batch = hub.batch()
+    commit = batch.commit(merged.tree, parents, message, author, at, _COMMITTER)
+    try:
+        batch.write()
+    except OSError as error:
+        raise GitFault("the hub is not writable", why=str(error)) from error
     return Candidate(commit, merged.tree, previous, entry, entry_id)
 
 

@@ -88,10 +88,11 @@ def _is_in_slot(folder: Path) -> bool:
 
 def _checkout_of(state: Path) -> Path | None:
     """The checkout beside a state folder; the hub may lie elsewhere and proves nothing."""
-    checkout = state.with_name(state.name.removesuffix(".swarm"))
-    if checkout != state:
-        return checkout if (checkout / configuration.FILE).is_file() else None
-    return None
+    name = state.name.removesuffix(".swarm")
+    if name in ("", state.name):
+        return None
+    checkout = state.with_name(name)
+    return checkout if (checkout / configuration.FILE).is_file() else None
 
 
 @contextmanager

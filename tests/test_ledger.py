@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -306,14 +306,15 @@ steps = st.lists(st.one_of(st.lists(one_edit, min_size=1, max_size=6), small), m
 
 
 @pytest.fixture(scope="module")
-def hub(tmp_path_factory: pytest.TempPathFactory) -> Hub:
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     folder = tmp_path_factory.mktemp("index")
     git(folder, "init", "-q", "-b", "main", "app")
     whose = ("AUTHOR_NAME", "AUTHOR_EMAIL", "COMMITTER_NAME", "COMMITTER_EMAIL")
     env = {f"GIT_{name}": "x" for name in whose}
     git(folder / "app", "commit", "-q", "--allow-empty", "-m", "first", env=env)
     tip = git(folder / "app", "rev-parse", "HEAD")
-    return Hub.create(folder / "hub.git", "main", folder / "app" / ".git", tip)
+    with Hub.create(folder / "hub.git", "main", folder / "app" / ".git", tip) as made:
+        yield made
 
 
 def facts(index: Index, view: View) -> tuple[object, ...]:

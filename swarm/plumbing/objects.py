@@ -118,8 +118,8 @@ class Reader:
         assert child.stdin is not None and child.stdout is not None
         return child.stdin, child.stdout
 
-    def _ask(self, verb: str, name: str) -> tuple[str, str, bytes] | None:
-        """(oid, kind, content) of an object; content is empty for `info`; None when missing."""
+    def _ask(self, verb: str, name: str) -> tuple[str, str, bytes, int] | None:
+        """(oid, kind, content, size) of an object; content is empty for `info`; None: missing."""
         if "\n" in name:
             raise ValueError("an object name cannot hold a line end")
         with self._mutex:
@@ -140,7 +140,7 @@ class Reader:
                         content = stdout.read(int(size))
                         if len(content) != int(size) or stdout.read(1) != b"\n":
                             raise BrokenPipeError("cat-file ended")
-                    return oid, kind, content
+                    return oid, kind, content, int(size)
                 except (OSError, ValueError) as error:
                     self._end()
                     if last:
@@ -162,6 +162,16 @@ class Reader:
 
     def has(self, oid: str) -> bool:
         return self._ask("info", oid) is not None
+
+    def size(self, oid: str) -> int:
+        """
+        Raises:
+            GitFault: missing.
+        """
+        found = self._ask("info", oid)
+        if found is None:
+            raise GitFault(f"object {oid} is missing", hint="swarm doctor")
+        return found[3]
 
     def read(self, oid: str, kind: str) -> bytes:
         """
@@ -353,10 +363,19 @@ class Batch:
         self.trees[oid] = entries
         return oid
 
-    def commit(self, tree: str, parents: Iterable[str], message: str, author: str, at: str) -> str:
-        """`author` is `Name <mail>`, `at` is `<seconds> <zone>`; committer is the same."""
+    def commit(
+        self,
+        tree: str,
+        parents: Iterable[str],
+        message: str,
+        author: str,
+        at: str,
+        committer: str | None = None,
+    ) -> str:
+        """`author` is `Name <mail>`, `at` is `<seconds> <zone>`; the committer is the same, or
+        another at that time."""
         lines = [f"tree {tree}", *(f"parent {p}" for p in parents)]
-        lines += [f"author {author} {at}", f"committer {author} {at}", "", message]
+        lines += [f"author {author} {at}", f"committer {committer or author} {at}", "", message]
         return self.add("commit", "\n".join(lines).encode("utf-8", "surrogateescape"))
 
     def write(self) -> None:
