@@ -343,9 +343,8 @@ def _make_state(layout: Layout) -> None:
     except OSError as error:
         raise UsageError(
             f"cannot write {layout.root}",
-            why=error.strerror,
-            hint="swarm keeps its folder beside the checkout; move the checkout to a place "
-            "that you may write to",
+            why=f"{error.strerror}; swarm keeps its folder beside the checkout",
+            hint="move the checkout into a folder that you may write to",
         ) from error
 
 

@@ -76,6 +76,7 @@ FIX_MAIN = "fix-main"
 MAX_CANNOT_JUDGE = 2  # in a row, then the queue pauses
 DEFER_SECONDS = 10.0  # until a change is looked at again that a fault of git's kept from judging
 _FIX_ENDED = (State.LANDED, State.CANCELLED, State.PARKED, State.DAMAGED)
+LOOK_AGAIN_SECONDS = 60.0  # a tool comes back, a disk is made free: nobody need say so
 DETAIL_CHARACTERS = 3000
 
 
@@ -140,6 +141,7 @@ class Gate:
         self._slot: Slot | None = None
         self._attributes = Attributes(ledger.hub, layout.cache)
         self._cannot_judge = 0
+        self._look_again = 0.0  # at a target that could not be judged, on the monotonic clock
         self._was_paused = False  # at the last look
         self._judging: str | None = None  # nonce of the entry at hand
         self._deferred: dict[str, float] = {}  # nonce -> not before, on the monotonic clock
@@ -251,8 +253,7 @@ class Gate:
     def _choose(self, view: View) -> bool:
         known = self.target_verdict
         if known is None or known[0] != view.target:
-            checks = [c for c in self.config.checks if applies(c, (), None)]
-            return self._start(view, judge_target(view.target, checks), None)
+            return self._judge_target(view)
         gate = view.gate()
         assert gate is not None
         paused = gate.paused
@@ -265,18 +266,29 @@ class Gate:
             return True
         self._was_paused = paused is not None
         if isinstance(known[1], CannotJudge):
+            clock = self.ledger.clock.monotonic()
             if paused is None:
                 self._pause(_paused(view, f"checks cannot run on {view.target_branch}", known[1]))
+            elif paused.by == "gate" and clock >= self._look_again:
+                return self._judge_target(view, again=True)
             return False
-        if isinstance(known[1], BaseRed) and paused is None and self._has_queue(view):
+        if isinstance(known[1], BaseRed) and paused is None and self._has_work(view):
             self._open_fix_main(view, known[1])
             return True
         entry = self._next(view, paused)
         self._judging = entry.nonce if entry is not None else None
         return self._build(view, entry) if entry is not None else False
 
-    def _has_queue(self, view: View) -> bool:
-        return next(view.iter_paths("queue"), None) is not None
+    def _judge_target(self, view: View, *, again: bool = False) -> bool:
+        self._look_again = self.ledger.clock.monotonic() + LOOK_AGAIN_SECONDS
+        checks = [c for c in self.config.checks if applies(c, (), None)]
+        return self._start(view, judge_target(view.target, checks, again=again), None)
+
+    def _has_work(self, view: View) -> bool:
+        """Is there anything that a red target keeps from landing, now or soon?"""
+        if next(view.iter_paths("current_tasks"), None) is not None:
+            return True
+        return self.ledger.index.counts(view).get(State.OPEN.value, 0) > 0
 
     def _next(self, view: View, paused: Paused | None) -> QueueEntry | None:
         """The next change: older than the age bound first, then priority, age, id."""
@@ -525,6 +537,7 @@ class Gate:
                     why = f"checks could not run on {entry.task}, nor on its base"
                     self._pause(_paused(view, why, decision))
                     self.target_verdict = (view.target, decision)
+                    self._look_again = self.ledger.clock.monotonic() + LOOK_AGAIN_SECONDS
             case _:
                 raise AssertionError(decision)
         return True
@@ -550,6 +563,7 @@ class Gate:
             self._lose()
             return
         if isinstance(recorded, Outrun):
+            self._write(fresh)  # the tree may come again
             return
         assert isinstance(recorded, Recorded)
         answer = land(self.ledger, self.claim, recorded)

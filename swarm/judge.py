@@ -151,12 +151,12 @@ class Green:
 
 
 def judge_target(
-    tip: str, checks: Sequence[Check]
+    tip: str, checks: Sequence[Check], *, again: bool = False
 ) -> Generator[Ask, Verdict, Green | BaseRed | CannotJudge]:
-    """The target's own verdict, on which every other one rests."""
+    """The target's own verdict, on which every other one rests; `again`: not from the store."""
     verdicts: list[Verdict] = []
     for check in checks:
-        verdict = yield Ask(tip, check, "base")
+        verdict = yield Ask(tip, check, "base", again)
         if verdict.verdict in ("could_not_run", "timed_out"):
             return CannotJudge(verdict)
         if not is_good(verdict, flaky_lands=True):

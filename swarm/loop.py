@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -595,8 +595,13 @@ class Loop:
         if now < attempt.next_sign:
             return
         attempt.next_sign = now + min(seconds / 8, 15.0)
-        signs = Signs(child.output_at, child.cpu_seconds(), _newest_change(self.slot.tree), now)
-        if attempt.signs is None or signs.is_newer(attempt.signs):
+        before = attempt.signs
+        signs = Signs(
+            child.output_at, child.cpu_seconds(), before.changed_at if before else 0.0, now
+        )
+        if before is not None and not signs.is_newer(before):  # only then is a walk worth it
+            signs = replace(signs, changed_at=_newest_change(self.slot.tree))
+        if before is None or signs.is_newer(before):
             attempt.signs, attempt.sign_at = signs, now
         elif now - attempt.sign_at >= seconds:
             attempt.stopping = "silent"

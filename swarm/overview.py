@@ -1026,7 +1026,7 @@ def _parked(moment: _Moment) -> Iterator[Need]:
         do = [f"swarm show {parked.task}"]
         if parked.reason == "asked":
             why = f'"{parked.question or parked.message}"'
-            do = [f'swarm tell {parked.task} "..."']
+            do.append(f"swarm task reopen {parked.task}")
             yield Need(kind="asked", task=parked.task, why=why, do=do)
         else:
             kind = "lost" if parked.reason == "lost" else "parked"

@@ -16,8 +16,9 @@ from swarm.gate import Gate
 from swarm.ledger.records import Last, Verdict
 from swarm.ledger.view import State
 from swarm.plumbing.hub import work_ref
+from swarm.steer import pause, resume
 from swarm.task import Changed, approve, cancel, reject
-from tests.world import CHECK, Agent, World, git
+from tests.world import CHECK, Agent, World, git, run_swarm
 
 Make = Callable[..., World]
 LINES = "".join(f"line {n}\n" for n in range(1, 21))
@@ -366,8 +367,8 @@ def test_M4_a_tool_that_goes_away_pauses_and_comes_back(
     assert runs(world) <= 2 + 4, "candidate and base, twice"
     tool.with_name("away").rename(tool)
     world.work_gate()
-    assert paused(world) is not None, "nobody said that it is back"
-    world.gate()._pause(None)  # a person resumes
+    assert paused(world) is not None, "not at every tick"
+    world.clock.pass_(minutes=2)
     world.work_gate()
     assert paused(world) is None and world.state(one) is State.LANDED
 
@@ -427,6 +428,60 @@ def test_M11_a_check_that_hangs_on_the_base_too_is_nobodys_fault(make: Make) -> 
         world.work_gate()
     assert world.state(task) is State.QUEUED and strikes(world, task) == 0
     assert paused(world) is not None
+
+
+# Whole runs
+
+
+def run_with(world: World, script: str, *options: str) -> tuple[int, str]:
+    """`swarm run` with one slot and a shell script as agent; its exit code and what it said."""
+    folder = world.app / "tasks"
+    folder.mkdir(exist_ok=True)
+    (folder / "one.md").write_text("---\ntitle: One\n---\nDo it.\n")
+    agent = world.folder / "agent.sh"
+    agent.write_text(f"#!/bin/sh\n{script}\n")
+    agent.chmod(0o755)
+    done = run_swarm(world.app, "run", "-n", "1", *options, "--", str(agent))
+    world.step()
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_M24_the_feedback_is_in_the_prompt_of_the_next_attempt(make: Make) -> None:
+    world = make(check='! grep -qs RED x.txt || { echo "FAILED t.py::test_x - no"; exit 1; }')
+    keep = 'cp "$SWARM_PROMPT" ../../prompt-$SWARM_ATTEMPT\n'
+    code, said = run_with(
+        world, keep + '[ "$SWARM_ATTEMPT" = 1 ] && echo RED >x.txt || echo g >x.txt'
+    )
+    assert code == 0, said
+    first = (world.layout.root / "prompt-1").read_text()
+    second = (world.layout.root / "prompt-2").read_text()
+    assert "sent back" not in first
+    for told in (
+        "sent back",
+        "tests failed",
+        "Exit code: 1",
+        "t.py::test_x",
+        "on its base: passed",
+    ):
+        assert told in second, second
+
+
+def test_M4_a_run_refuses_to_start_where_nothing_could_be_judged(make: Make) -> None:
+    world = make(check="no-such-tool")
+    code, said = run_with(world, "echo x >x.txt")
+    assert code == 13 and "cannot judge" in said and "no-such-tool" in said
+    assert "claimed" not in world.events()
+
+
+def test_C15_a_red_target_refuses_a_run_and_allow_red_repairs_it_first(make: Make) -> None:
+    world = make(files={"src/a.txt": "RED\n"})
+    script = '[ "$SWARM_TASK" = fix-main ] && echo good >src/a.txt || echo x >x.txt'
+    code, said = run_with(world, script)
+    assert code == 13 and "is red" in said
+    assert "claimed" not in world.events() and world.state("fix-main") is State.ABSENT
+    code, said = run_with(world, script, "--allow-red")
+    assert code == 0, said
+    assert landed_in_order(world) == ["fix-main", "one"]
 
 
 # Flaky, reuse
@@ -617,6 +672,15 @@ def test_T17_what_a_person_must_see_is_held_whatever_the_checks_say(
     assert landed is None if reason == "secret" else landed == "x = 1\n"
 
 
+def test_T17_what_steers_the_checks_can_be_protected(make: Make) -> None:
+    """A conftest.py of the candidate's own can make every test pass: only a person sees that."""
+    world = make(config='[gate]\nprotect = ["swarm.toml", "Makefile", "conftest.py"]\n')
+    for number, path in enumerate(("Makefile", "tests/conftest.py", "swarm.toml")):
+        task = sealed(world, f"Odd {number}", path, "x = 1\n", slot=f"s{number}")
+        world.work_gate()
+        assert reasons(world, task) == {"protected": [path]}
+
+
 def test_T17_nothing_of_the_candidate_configures_how_it_is_judged(make: Make) -> None:
     """Its own swarm.toml, Makefile, attributes and task header say that all is well."""
     world = make(files={"src/a.txt": "a\n", "Makefile": "check:\n\tfalse\n"})
@@ -760,6 +824,23 @@ def test_a_push_in_the_middle_of_a_check_is_built_upon(make: Make, tmp_path: Pat
     done = world.ledger.view().done(task)
     assert done is not None and done.previous == pushed, "never on a base that was not the target"
     assert world.file("theirs.txt") == "theirs\n" and world.file("mine.txt") == "mine\n"
+
+
+def test_a_pause_in_the_middle_of_a_check_lands_nothing_and_costs_no_second_run(
+    make: Make, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    world = make(check=f"[ ! -f mine.txt ] || while [ ! -f {go} ]; do sleep 0.05; done")
+    task = sealed(world, "Mine", "mine.txt", "mine\n")
+    start_check(world)
+    assert pause(world.ledger, "release day", "person") is None
+    go.touch()
+    world.work_gate()
+    assert world.state(task) is State.QUEUED and paused(world) == "release day"
+    before = runs(world)
+    assert resume(world.ledger, "person") is None
+    world.work_gate()
+    assert world.state(task) is State.LANDED and runs(world) == before
 
 
 def test_priority_comes_first_then_age(make: Make) -> None:

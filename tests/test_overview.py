@@ -187,7 +187,7 @@ def test_a_question_is_shown_as_asked(world: World) -> None:
     release(world.ledger, agent.mine, Ending("asked", "Per seat or per invoice?"), world.bounds)
     asked = need(look(world), "asked")
     assert asked.why == '"Per seat or per invoice?"'
-    assert asked.do == ['swarm tell seat-billing "..."']
+    assert asked.do == ["swarm show seat-billing", "swarm task reopen seat-billing"]
 
 
 def test_M14_a_queue_that_waits_while_no_gate_lives_needs_a_person(world: World) -> None:

@@ -199,7 +199,7 @@ class Ledger:
                 raise AssertionError(f"{event.kind} may not touch {stray}")
             tree = edit_tree(self.hub.reader, batch, tree, event.edits)
             edits.update(event.edits)
-            tip = batch.commit(tree, [tip] if tip else [], _message(event, event_id), AUTHOR, at)
+            tip = batch.commit(tree, [tip] if tip else [], message_of(event, event_id), AUTHOR, at)
         try:
             batch.write()
         except OSError as error:
@@ -270,7 +270,8 @@ def _logged(oid: str, raw: bytes) -> Logged:
     return Logged(oid, datetime.fromtimestamp(seconds).astimezone(), of_commit(raw))
 
 
-def _message(event: Event, event_id: str) -> str:
+def message_of(event: Event, event_id: str) -> str:
+    """The commit message that tells an event."""
     subject = f"{event.kind}: {event.task}" if event.task else event.kind
     if event.agent:
         subject += f" by {event.agent}"

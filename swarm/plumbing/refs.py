@@ -89,6 +89,7 @@ class Turn:
         self._mutex = threading.RLock()
         self._depth = 0
         self._fd: int | None = None
+        self.generation = 0  # of the descriptor: what inherited an older one does not hold the turn
 
     @property
     def fd(self) -> int:
@@ -139,15 +140,18 @@ class Turn:
             self._give_up(wait)
             raise
         self._give_up(wait)
+        if wait.error is not None:
+            raise HubUnusable(f"cannot lock {self._path}", why=str(wait.error))
         raise HubUnusable(
             "the hub is busy: its turn was not free for two minutes",
-            why=str(wait.error or f"flock on {self._path}"),
+            why=f"flock on {self._path}",
             hint=f"fuser -v {self._path}",
         )
 
     def _give_up(self, wait: _Wait) -> None:
-        """Leave the descriptor to the thread that still waits in it, which then unlocks it."""
-        wait.give_up()
+        """Leave the wait to its thread, which unlocks what it gets; go on with a new descriptor."""
+        if wait.give_up() and self._fd is not None:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
         self.abandon()
 
     def abandon(self) -> None:
@@ -155,6 +159,7 @@ class Turn:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+            self.generation += 1
 
     def close(self) -> None:
         self.abandon()
@@ -182,13 +187,11 @@ class _Wait:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
         os.close(self._fd)
 
-    def give_up(self) -> None:
-        """Nobody waits any more: what was or will be locked is unlocked."""
+    def give_up(self) -> bool:
+        """Nobody wants it any more; True when it had just come through and is still locked."""
         with self._mutex:
             self._is_wanted = False
-            if self.ended.is_set() and self.error is None:
-                with contextlib.suppress(OSError):  # the thread has closed it already
-                    fcntl.flock(self._fd, fcntl.LOCK_UN)
+            return self.ended.is_set() and self.error is None
 
 
 class RefWriter:
@@ -202,6 +205,7 @@ class RefWriter:
         self._reader = reader
         self._turn = turn
         self._child: subprocess.Popen[bytes] | None = None
+        self._generation = 0
         self.between_refs: Callable[[], None] | None = None  # only tests set it
 
     def close(self) -> None:
@@ -254,8 +258,10 @@ class RefWriter:
 
     def _start(self) -> subprocess.Popen[bytes]:
         child = self._child
-        if child is None or child.poll() is not None:
+        is_stale = self._generation != self._turn.generation
+        if child is None or is_stale or child.poll() is not None:
             self.close()
+            self._generation = self._turn.generation
             child = self._child = subprocess.Popen(
                 self._git.argv("update-ref", "--stdin"),
                 cwd=self._git.git_dir,
@@ -294,10 +300,11 @@ class RefWriter:
         assert child.stdout is not None and child.stderr is not None
         got = b""
         deadline = time.monotonic() + ANSWER_SECONDS
+        answers = select.poll()
+        answers.register(child.stdout, select.POLLIN)
         while not got.endswith(b"commit: ok\n"):
             left = deadline - time.monotonic()
-            ready = select.select([child.stdout], [], [], max(left, 0))[0] if left > 0 else []
-            if not ready:
+            if left <= 0 or not answers.poll(left * 1000):
                 end_group(child)
                 self._child = None
                 return "unknown" if child.poll() is None else "no answer"

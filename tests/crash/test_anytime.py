@@ -58,7 +58,9 @@ class Shop(World):
         self.hub = Hub.open(self.layout.hub)
         self.ledger = Ledger(self.hub, "main", self.layout.cache)
         self.checker = invariants.Checker(self.ledger, self.layout)
-        self.gates, self.slots, self.alive, self.others = [], [], [], []
+
+    def close(self) -> None:
+        self.ledger.close()
 
 
 @pytest.fixture
