@@ -33,6 +33,7 @@ from swarm.change import (
 from swarm.check import mark_setup, needs_setup, setup_digest, unmark_setup
 from swarm.claim import (
     AlreadyHolding,
+    Answer,
     Claimed,
     Ending,
     Fenced,
@@ -57,6 +58,7 @@ from swarm.ledger.view import View
 from swarm.plumbing.hub import LEDGER
 from swarm.reconcile import rescue_leftovers
 from swarm.slot import Furnishing, Occupant, Slot
+from swarm.task import LateEdits
 
 Stage = Literal["idle", "setup", "working", "ended"]
 IDLE_SECONDS = 1.0
@@ -92,6 +94,7 @@ class Setting:
     copies: tuple[str, ...]  # ignored files of the checkout that every worktree gets
     user_excludes: str
     template: str | None
+    late_edits: LateEdits | None = None
     model: str | None = None
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
@@ -267,7 +270,7 @@ class Loop:
             slot=self.slot.name,
             run=self.setting.run,
         )
-        answer = acquire(self.setting.ledger, self._who, self.setting.terms)
+        answer = self._acquire(self._who)
         self._who = None
         if isinstance(answer, AlreadyHolding):
             answer = find_claim(self.setting.ledger, answer.task) or answer
@@ -279,6 +282,14 @@ class Loop:
             self.why_idle = _why_nothing(answer)
             idle.nothing_at[self.role] = (tip, time.monotonic() + IDLE_SECONDS)
         return IDLE_SECONDS
+
+    def _acquire(self, who: Who) -> Answer:
+        setting = self.setting
+        if not setting.late_edits:
+            return acquire(setting.ledger, who, setting.terms)
+        with setting.ledger.hub.turn.held():
+            setting.late_edits.take(setting.ledger)
+            return acquire(setting.ledger, who, setting.terms)
 
     def _open(self, claimed: Claimed) -> None:
         setting, lock = self.setting, claimed.lock

@@ -160,6 +160,26 @@ def take_plan(ledger: Ledger, drafts: Sequence[plan.Draft]) -> Taken:
     return ledger.append(decide)
 
 
+class LateEdits:
+    """Edited files of tasks that were being worked on: taken as soon as such a task is open again.
+
+    Safe: loops of one process share it; each takes it under the turn in which it then claims, so
+    that no loop of theirs starts an attempt with the old text.
+    """
+
+    def __init__(self, ledger: Ledger, drafts: Sequence[plan.Draft] = ()) -> None:
+        waiting = compare(ledger.view(), drafts).waiting if drafts else ()
+        self._drafts = [draft for draft in drafts if draft.id in waiting]
+
+    def __bool__(self) -> bool:
+        return bool(self._drafts)
+
+    def take(self, ledger: Ledger) -> None:
+        """Take what can be taken now; what cannot any more is dropped."""
+        waiting = take_plan(ledger, self._drafts).waiting
+        self._drafts = [draft for draft in self._drafts if draft.id in waiting]
+
+
 def add(ledger: Ledger, draft: plan.Draft) -> Task | Refusal:
     """Add one task; an id that exists, however it is spelled, is refused."""
 

@@ -231,10 +231,10 @@ def test_M8_M9_green_alone_and_red_as_merged_names_the_partner(make: Make) -> No
     world = make(files={"lib": "def old\n"}, check=CALLER)
     caller = world.add("Call it")
     agent = world.agent(caller).write("caller", "old\n").commit("call")
-    for number in range(4):
+    for number in range(2):
         world.land(f"Before {number}", f"b{number}.txt", "b\n", slot="s2")
     partner = world.land("Rename it", "lib", "def new\n", slot="s2")
-    for number in range(6):
+    for number in range(4):
         world.land(f"After {number}", f"a{number}.txt", "a\n", slot="s2")
     before = runs(world)
     agent.seal()
@@ -244,8 +244,8 @@ def test_M8_M9_green_alone_and_red_as_merged_names_the_partner(make: Make) -> No
     assert strikes(world, caller) == 0, "nobody's fault alone"
     attempts = world.ledger.view().attempts(caller)
     assert attempts is not None and attempts.conflicts == 1
-    # As merged and alone; then halving 11 landings: 4 more, and every red one is tried twice.
-    assert runs(world) - before <= 2 + 1 + 4 * 2
+    # As merged and alone; then halving 7 landings: 3 more, and every red one is tried twice.
+    assert runs(world) - before <= 2 + 1 + 3 * 2
     told = next_prompt(world, caller)
     assert "rename-it" in told and "lib |" in told, "the partner's changes"
     assert git(world.layout.hub, "log", "-1", "--format=%s", partner) == "Rename it"

@@ -21,12 +21,14 @@ import pytest
 from swarm import adapter as adapters
 from swarm import claim as claims
 from swarm import loop as loops
+from swarm import plan
 from swarm.change import capture
 from swarm.claim import Ending, Mine, Released
 from swarm.errors import GitFault, HubUnusable, SwarmError
 from swarm.ledger.records import Attempts, Last
 from swarm.ledger.view import State
 from swarm.loop import Idle, Loop
+from swarm.task import LateEdits
 from tests.world import World, git
 
 WORK = "echo done > done.txt; git add -A; git commit -qm work"
@@ -756,3 +758,21 @@ def test_what_an_agent_is_given_can_be_committed_by_it(world: World) -> None:
     assert entry.split("\n")[:2] == ["swarm agent", "Swarm-Task: identity"]
     assert msgspec.to_builtins(attempts(world, "identity"))["strikes"] == []
     assert subprocess.run(["git", "-C", str(world.app), "status", "--porcelain"]).returncode == 0
+
+
+def test_an_edit_of_a_claimed_task_waits_for_its_next_attempt(world: World) -> None:
+    task = world.add("Say it", body="old words")
+    edited = [plan.Draft(id=task, title="Say it", body="new words")]
+    agent = world.agent(task)
+    late = LateEdits(world.ledger, edited)
+    late.take(world.ledger)
+    known = world.ledger.view().task(task)
+    assert known is not None and known.body == "old words", "while it is claimed nothing changes"
+    agent.end()
+    loop = world.loop("sh", "-c", "cat > said.txt", slot="s2", late_edits=late)
+    world.work_loop(loop)
+    assert world.state(task) is State.QUEUED
+    entry = world.ledger.view().entry(task)
+    assert entry is not None
+    assert "new words" in (world.file("said.txt", entry.head) or "")
+    assert not late

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -17,13 +17,13 @@ from pathlib import Path
 from swarm import adapter as adapters
 from swarm import plan, process, prompt
 from swarm.cli.standing import short, standing
-from swarm.config import Config, listing, read_team, shown
+from swarm.config import Config, read_team, shown
 from swarm.errors import SwarmError, UsageError
 from swarm.gate import FIX_MAIN
 from swarm.ledger.view import State
 from swarm.output import plural
 from swarm.plumbing import checkout as user
-from swarm.task import Taken
+from swarm.task import Taken, load_plan
 from swarm.workspace import Workspace
 
 PROBE = timedelta(seconds=5)
@@ -74,7 +74,7 @@ def prepare(work: Workspace, order: Order) -> Ready:
     argv = _command_line(work, order, adapter)
     slots, roles = _team(order, config)
     template = _read_template(work)
-    drafts = _read_plan(work, order)
+    drafts = _read_plan(work, order, roles)
     return Ready(
         order=order,
         adapter=adapter,
@@ -218,27 +218,16 @@ def _read_template(work: Workspace) -> str | None:
     return template
 
 
-def _read_plan(work: Workspace, order: Order) -> tuple[plan.Draft, ...]:
+def _read_plan(work: Workspace, order: Order, roles: Sequence[str]) -> tuple[plan.Draft, ...]:
     label = work.config.tasks
-    read = plan.read_folder(work.checkout / label, label)
-    view = work.ledger.view()
-    needs = work.ledger.index.needs(view)
-    known = {task: needs.get(task, []) for task in work.ledger.index.ids(view)}
-    problems = list(read.problems) or plan.check(
-        read.drafts, known=known, checks=[c.name for c in work.config.checks]
-    )
-    if problems:
-        count = plural(len(problems), "problem")
-        files = plural(max(len(read.drafts), 1), "task")
-        raise UsageError(
-            f"{count} in {files} of {label}/; nothing was started", why=listing(problems)
-        )
-    if not read.drafts and not known and not (order.keep_going or work.config.run.keep_going):
+    drafts = load_plan(work.ledger, work.checkout / label, work.config, set(roles) or None)
+    is_waiting = order.keep_going or work.config.run.keep_going
+    if not drafts and not work.ledger.index.ids(work.ledger.view()) and not is_waiting:
         raise UsageError(
             f"there is no task: {label}/ is empty",
             hint='swarm task add "What should be done"',
         )
-    return read.drafts
+    return drafts
 
 
 def plan_lines(work: Workspace, ready: Ready, taken: Taken) -> list[str]:

@@ -29,7 +29,7 @@ from swarm.output import ago, plural, span_text
 from swarm.plumbing import checkout as user
 from swarm.reconcile import Report
 from swarm.supervisor import End, Supervisor
-from swarm.task import take_plan
+from swarm.task import LateEdits, take_plan
 from swarm.trailers import one_line
 from swarm.workspace import Workspace, opened
 
@@ -131,6 +131,7 @@ def launch(
         copies=tuple(user.ignored_matching(work.checkout, config.worktree.copy)),
         user_excludes=user.user_excludes(work.checkout),
         template=ready.template,
+        late_edits=LateEdits(ledger, ready.drafts),
         model=ready.order.model,
     )
     gate = Gate(
