@@ -121,9 +121,7 @@ def iter_story(number: int, tip: str, at: datetime) -> Iterator[Event]:
         {"Swarm-Head": head, "Swarm-Base": tip, "Swarm-Lock": entry.lock, "Swarm-Slot": lock.slot},
     )
     run = CheckRun(exit_code=0, signal=None, seconds=4.2, host="bench", at=at)
-    verdict = Verdict(
-        tree=tree, check="tests", definition=DEFINITION, verdict="passed", runs=[run]
-    )
+    verdict = Verdict(tree=tree, check="tests", definition=DEFINITION, verdict="passed", runs=[run])
     yield Event(
         "checked",
         f"tests passed on {tree[:7]}",

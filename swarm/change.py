@@ -32,6 +32,7 @@ from swarm.plumbing.hub import RESCUE, Hub, branch_ref, work_ref
 from swarm.plumbing.refs import Move
 from swarm.scope import compile_globs, outside
 from swarm.slot import Occupant, Slot, has_marker_line, in_cone
+from swarm.trailers import listed
 
 SECRET_NAMES = ("*.pem", "*.key", "id_rsa*", "id_ed25519*", ".env", ".env.*")
 NOT_SECRET = ("*.example", "*.sample", "*.template")
@@ -628,12 +629,10 @@ def seal(
                 "Swarm-Base": lock.base,
                 "Swarm-Lock": entry.lock,
                 "Swarm-Slot": lock.slot,
-                **({"Swarm-Outside": ", ".join(scope[:20])} if scope else {}),
-                **({"Swarm-Hold": ",".join(h.reason for h in entry.hold)} if entry.hold else {}),
+                **({"Swarm-Outside": listed(scope)} if scope else {}),
+                **({"Swarm-Hold": listed([h.reason for h in entry.hold])} if entry.hold else {}),
                 **(
-                    {"Swarm-Unreadable": ", ".join(captured.unreadable[:20])}
-                    if captured.unreadable
-                    else {}
+                    {"Swarm-Unreadable": listed(captured.unreadable)} if captured.unreadable else {}
                 ),
             },
         )

@@ -29,10 +29,11 @@ from swarm.cli.boundary import show
 from swarm.cli.live import Screen, Signals, screen
 from swarm.cli.ready import Order, Ready, prepare
 from swarm.cli.run import Ended, launch, moved
-from swarm.cli.standing import Standing, standing, standing_lines
 from swarm.errors import Exit, SwarmError, UsageError
 from swarm.ledger.store import Ledger
-from swarm.output import plural, since_text
+from swarm.ledger.view import State, View
+from swarm.output import plural, since_text, standing_lines
+from swarm.overview import stand
 from swarm.plumbing.git import Git
 from swarm.task import take_plan
 from swarm.workspace import Workspace, opened
@@ -215,7 +216,7 @@ def expected(shop: Path) -> dict[str, Expected]:
 def facts(ledger: Ledger) -> dict[str, Facts]:
     """What became of every task."""
     view = ledger.view()
-    ends = _ends(standing(view, ledger.index))
+    ends = _ends(ledger, view)
     events: dict[str, list[str]] = {}
     ejected: dict[str, list[str]] = {}
     for logged in reversed(list(ledger.iter_log())):
@@ -239,25 +240,10 @@ def facts(ledger: Ledger) -> dict[str, Facts]:
     return found
 
 
-def _ends(at: Standing) -> dict[str, str]:
-    ends: dict[str, str] = {}
-    for word, names in (
-        ("landed", at.landed),
-        ("claimed", at.working),
-        ("queued", at.queued),
-        ("open", at.ready),
-        ("cancelled", at.cancelled),
-    ):
-        ends |= dict.fromkeys(names, word)
-    for word, pairs in (
-        ("waiting", at.waiting),
-        ("blocked", at.blocked),
-        ("held", at.held),
-        ("parked", at.parked),
-        ("damaged", at.damaged),
-    ):
-        ends |= dict.fromkeys((task for task, _ in pairs), word)
-    return ends
+def _ends(ledger: Ledger, view: View) -> dict[str, str]:
+    landed = [row.id for row in ledger.index.rows(view, State.LANDED)]
+    others = stand(view, ledger.index).lines
+    return dict.fromkeys(landed, "landed") | {task: state for task, (state, _) in others.items()}
 
 
 def differences(ledger: Ledger, wanted: Mapping[str, Expected]) -> list[str]:

@@ -64,13 +64,13 @@ from swarm.ledger.events import Event
 from swarm.ledger.outcome import Bounds
 from swarm.ledger.records import HoldReason, Last, Paused, QueueEntry, Task, TaskHeader, Verdict
 from swarm.ledger.store import Draft, Ledger, refuse
-from swarm.ledger.view import State, View
+from swarm.ledger.view import State, View, queue_order
 from swarm.liveness import Holder, signs
 from swarm.merge import Attributes, Candidate, Clean, Conflict, build, merge_trees
 from swarm.reconcile import keep_last_landing, settle
 from swarm.scope import outside
 from swarm.slot import Slot
-from swarm.trailers import of_commit
+from swarm.trailers import listed, of_commit
 
 FIX_MAIN = "fix-main"
 MAX_CANNOT_JUDGE = 2  # in a row, then the queue pauses
@@ -300,13 +300,8 @@ class Gate:
         if self._deferred:
             clock = self.ledger.clock.monotonic()
             entries = [e for e in entries if self._deferred.get(e.nonce, clock) <= clock]
-        now = view.now
-
-        def order(entry: QueueEntry) -> tuple[bool, int, datetime, str]:
-            is_old = now - entry.since > self.config.gate.max_wait
-            return (not is_old, 0 if is_old else -entry.priority, entry.since, entry.task)
-
-        return min(entries, key=order, default=None)
+        max_wait = self.config.gate.max_wait
+        return min(entries, key=lambda e: queue_order(e, view.now, max_wait), default=None)
 
     def _checks_for(self, view: View, entry: QueueEntry, candidate: Candidate) -> list[Check]:
         task = view.task(entry.task)
@@ -679,8 +674,8 @@ class Gate:
             trailers = {
                 "Swarm-Reason": last.outcome,
                 **({"Swarm-Partner": last.partner} if last.partner else {}),
-                **({"Swarm-Failing": " ".join(last.failing[:5])} if last.failing else {}),
-                **({"Swarm-Paths": ", ".join(last.paths[:10])} if last.paths else {}),
+                **({"Swarm-Failing": listed(last.failing)} if last.failing else {}),
+                **({"Swarm-Paths": listed(last.paths)} if last.paths else {}),
             }
             events, _, _ = conclude_events(
                 view,
@@ -711,7 +706,7 @@ class Gate:
                 {records.queue_path(entry.task): records.encode(held)},
                 entry.task,
                 token=entry.token,
-                trailers={"Swarm-Hold": ",".join(h.reason for h in holds)},
+                trailers={"Swarm-Hold": listed([h.reason for h in holds])},
             )
             return Draft((event,), True)
 

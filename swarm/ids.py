@@ -1,6 +1,6 @@
 """Names, nonces, durations and sizes: the small words that every record uses.
 
-Enters: text that people wrote. Leaves: folded ids, timedeltas, bytes; random ids.
+Enters: text that people wrote. Leaves: folded ids, timedeltas (and text again), bytes; random ids.
 Guards: one spelling per task (ids fold), no bare number where a unit is needed.
 """
 
@@ -71,6 +71,27 @@ def parse_duration(text: str) -> timedelta:
         raise ValueError(f"want a duration like 20m, got {text}")
     hours, minutes, seconds = (int(g or 0) for g in match.groups())
     return timedelta(hours=hours, minutes=minutes, seconds=seconds)
+
+
+def short(span: timedelta) -> str:
+    """A limit as people write it: `45s`, `21m`, `1h30m`, `3d`."""
+    seconds = max(int(span.total_seconds()), 0)
+    if seconds < 60 or (seconds < 120 and seconds % 60):
+        return f"{seconds}s"
+    hours, minutes = divmod(seconds // 60, 60)
+    if not hours:
+        return f"{minutes}m"
+    if hours < 48:
+        return f"{hours}h{minutes}m" if minutes else f"{hours}h"
+    return f"{hours // 24}d"
+
+
+def span_text(span: timedelta) -> str:
+    """`09:12`, or `1:02:19` from an hour on."""
+    seconds = int(span.total_seconds())
+    hours, rest = divmod(seconds, 3600)
+    minutes, seconds = divmod(rest, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes:02d}:{seconds:02d}"
 
 
 def parse_size(text: str) -> int:

@@ -360,6 +360,7 @@ def landed_events(view: View, landing: Landing) -> tuple[Event, ...]:
             files, plus, minus = view.hub.diff_stat(change.previous, change.landed)
             stat = f"{files} file{'s' if files != 1 else ''} +{plus} -{minus}"
         names = " ".join(key.split("-", 1)[1].rpartition("-")[0] for key in change.verdicts)
+        took = _seconds(view, change)
         events.append(
             Event(
                 "landed",
@@ -375,11 +376,23 @@ def landed_events(view: View, landing: Landing) -> tuple[Event, ...]:
                     "Swarm-Tree": change.tree,
                     "Swarm-Checks": names,
                     "Swarm-Stat": stat,
+                    **({"Swarm-Seconds": f"{took:.1f}"} if took is not None else {}),
                     "Swarm-Slot": lock.slot if lock else "",
                 },
             )
         )
     return tuple(events)
+
+
+def _seconds(view: View, change: LandingChange) -> float | None:
+    """How long the checks that it rests on ran; None: not known of all of them."""
+    total = 0.0
+    for key in change.verdicts:
+        verdict = _find(view.verdict, key)
+        if verdict is None or not verdict.runs:
+            return None
+        total += verdict.runs[-1].seconds
+    return total if change.verdicts else None
 
 
 def _find(read: Callable[[str], R | None], task: str) -> R | None:

@@ -6,25 +6,30 @@ Guards: text of tasks and agents can neither forge a trailer nor break a line.
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-_TRAILER = re.compile(r"(Swarm-[A-Za-z-]+): (.*)")
+_TRAILERS = re.compile(r"^(Swarm-[A-Za-z-]+): (.*)$", re.MULTILINE)
 _MAX_LINE = 500
+_MOST_LISTED = 20
+_MAX_LISTED = 200  # characters of one listed value
 
 
 def one_line(text: str, limit: int = _MAX_LINE) -> str:
     """Untrusted text as one printable line: control characters become spaces, the end is cut."""
-    if not text.isprintable():
+    line = text.strip()
+    if not line.isprintable():
         text = "".join(" " if unicodedata.category(c)[0] == "C" else c for c in text)
-    line = " ".join(text.split())
+        line = " ".join(text.split())
+    elif "  " in line:
+        line = " ".join(line.split())
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """The parts of a commit message of ours."""
 
     subject: str
@@ -47,16 +52,49 @@ def compose(subject: str, body: str, trailers: Mapping[str, str]) -> str:
 
 def parse(message: str) -> Message:
     """The parts; trailers are the `Swarm-` lines of the last paragraph, never of the subject's."""
-    paragraphs = message.rstrip("\n").split("\n\n")
-    trailers: dict[str, str] = {}
-    for line in paragraphs[-1].split("\n") if len(paragraphs) > 1 else ():
-        match = _TRAILER.fullmatch(line)
-        if match is not None:
-            trailers[match[1]] = match[2]
-    middle = paragraphs[1:-1] if trailers else paragraphs[1:]
-    return Message(paragraphs[0], "\n\n".join(middle), trailers)
+    subject, _, rest = message.rstrip("\n").partition("\n\n")
+    body, _, last = rest.rpartition("\n\n")
+    trailers = dict(_TRAILERS.findall(last))
+    return Message(subject, body if trailers else rest, trailers)
 
 
 def of_commit(raw: bytes) -> Message:
     """The message parts of a raw commit object."""
     return parse(raw.partition(b"\n\n")[2].decode("utf-8", "replace"))
+
+
+def listed(values: Sequence[str]) -> str:
+    """Names as the value of one trailer, which `unlisted` reads back: a JSON array in one line.
+
+    Shape: at most 20, and no more than fit into a line; a very long one is cut and ends in `...`.
+    """
+    parts: list[str] = []
+    room = _MAX_LINE - 2
+    for value in values[:_MOST_LISTED]:
+        part = _quoted(value)
+        kept = min(len(value), _MAX_LISTED)
+        while len(part) > _MAX_LISTED:
+            kept -= max(1, kept // 8)
+            part = _quoted(value[:kept] + "...")
+        room -= len(part) + 2
+        if room < 0:
+            break
+        parts.append(part)
+    return f"[{', '.join(parts)}]"
+
+
+def _quoted(text: str) -> str:
+    """A JSON string that `one_line` leaves as it is."""
+    plain = json.dumps(text, ensure_ascii=False).replace("  ", " \\u0020")
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in plain)
+
+
+def unlisted(text: str) -> list[str]:
+    """What `listed` was given; a text that is no such list is one name."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, list):
+        return [str(value) for value in found]
+    return [text] if text else []

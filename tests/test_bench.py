@@ -46,8 +46,8 @@ def test_racing_claims_make_no_mistake_and_are_compared(tmp_path: Path) -> None:
 
 
 def test_picking_is_measured_warm_cold_and_from_nothing(tmp_path: Path) -> None:
-    found = run("pick.py", tmp_path, "--tasks", "300", "--rounds", "2")
-    assert found["tasks"] == 300
+    found = run("pick.py", tmp_path, "--tasks", "600", "--rounds", "2")
+    assert found["tasks"] == 600
     assert set(found) >= {"pick_ratio", "claim_ratio", "cold_ratio", "status_ms", "build_s"}
 
 

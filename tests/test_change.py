@@ -26,6 +26,7 @@ from swarm.ledger.store import Draft
 from swarm.ledger.view import State, View
 from swarm.reconcile import rescue_leftovers
 from swarm.slot import Furnishing
+from swarm.trailers import unlisted
 from tests.world import Agent, World, git
 
 
@@ -163,7 +164,7 @@ def test_D14_the_sealed_numbers_name_deletions_and_the_outside_is_reported(world
     entry = sealed(agent.write("src/a.txt", "x\n"))
     assert (entry.files, entry.insertions, entry.deletions) == (2, 1, 4)
     last = next(iter(world.ledger.iter_log()))
-    assert last.message.trailers["Swarm-Outside"] == "README.md"
+    assert last.message.trailers["Swarm-Outside"] == '["README.md"]'
 
 
 def test_D14_deletions_outside_the_tasks_paths_can_be_held(make: Callable[..., World]) -> None:
@@ -528,7 +529,7 @@ def test_T14_a_name_that_git_refuses_is_named_and_the_rest_kept(world: World, ag
     entry = sealed(agent)
     assert set(files(world, entry.head)) == {"README.md", "src/a.txt", "fine.txt"}
     last = next(iter(world.ledger.iter_log()))
-    assert set(last.message.trailers["Swarm-Unreadable"].split(", ")) == set(captured.unreadable)
+    assert set(unlisted(last.message.trailers["Swarm-Unreadable"])) == set(captured.unreadable)
 
 
 def test_T14_pipes_sockets_and_dangling_links_stop_nothing(

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from swarm import overview
+from swarm.ids import span_text
 from swarm.ledger.records import Paused
 from swarm.ledger.store import Logged
 from swarm.output import (
@@ -31,7 +32,6 @@ from swarm.output import (
     render_story,
     render_tasks,
     size_text,
-    span_text,
     word_of,
 )
 from swarm.overview import (
@@ -48,7 +48,7 @@ from swarm.overview import (
     TargetVerdict,
     Waiting,
 )
-from swarm.trailers import Message
+from swarm.trailers import Message, listed
 from tests.test_overview import a_busy_world, workspace
 from tests.world import World
 
@@ -125,7 +125,7 @@ def test_a_strike_and_the_commit_stand_at_the_end_of_the_line() -> None:
 def test_failing_tests_of_an_ejection_are_on_a_line_of_their_own() -> None:
     ejected = event(
         "ejected", "tests failed, alone too", slot="s3",
-        failing="tests/test_tax.py::test_x[1 km] tests/test_tax.py::test_y",
+        failing=listed(["tests/test_tax.py::test_x[1 km]", "tests/test_tax.py::test_y"]),
     )  # fmt: skip
     assert event_line(ejected, "00:06.1").split("\n") == [
         "00:06.1  ejected   csv-export        s3   tests failed, alone too",
@@ -388,7 +388,7 @@ queued-one     queued     1    1    Queued one
 blocked-one    blocked    0    -    needs parked-one, parked   Blocked one
 blocked-too    blocked    0    -    needs blocked-one, blocked   Blocked too
 cancelled-one  cancelled  0    -    Cancelled one
-held-one       held       0    1    Held one
+held-one       held       0    1    touches swarm.toml (protected)   Held one
 kept-back      ready      0    -    Kept back
 landed-one     landed     0    1    Landed one
 parked-one     parked     0    1    exit code 3   Parked one

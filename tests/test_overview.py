@@ -498,50 +498,17 @@ def half_land(world: World, gate: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 # Events and stories
 
 
-def test_events_are_the_same_as_the_ledgers_own_in_any_chunking(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a_busy_world(world)
-    monkeypatch.setattr(overview, "FIRST_CHUNK", 3)
-    slow = list(world.ledger.iter_log())
-    fast = list(overview.iter_events(world.ledger))
-    assert [(e.oid, e.at, e.message) for e in fast] == [(e.oid, e.at, e.message) for e in slow]
-    one = list(overview.iter_events(world.ledger, task="parked-one"))
-    assert one == [e for e in slow if e.task == "parked-one"]
-    stop = slow[5].oid
-    assert [e.oid for e in overview.iter_events(world.ledger, stop=stop)] == [
-        e.oid for e in slow[:5]
-    ]
-
-
-def test_events_since_a_moment(world: World) -> None:
-    world.add("Old")
-    world.clock.pass_(hours=3)
-    since = world.clock.now()
-    world.add("New")
-    kept = list(overview.iter_events(world.ledger, since=since))
-    assert [event.task for event in kept] == ["new"]
-
-
 def test_an_event_as_json_has_the_documented_keys(world: World) -> None:
     world.add("One", strikes=3)
     world.agent("one").write("a.txt", "RED\n").commit().seal()
     world.work_gate()
-    logged = next(e for e in overview.iter_events(world.ledger) if e.kind == "ejected")
+    logged = next(e for e in world.ledger.iter_log() if e.kind == "ejected")
     found = overview.event_json(logged)
     assert found["schema"] == "swarm.event/1"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", found["at"])
     assert (found["event"], found["task"], found["token"]) == ("ejected", "one", 1)
     assert (found["reason"], found["strike"], found["strikes"]) == ("check_failed", True, "1 of 3")
     assert found["adapter"] is None, "what an event does not say is null"
-
-
-def test_failing_ids_with_spaces_stay_whole() -> None:
-    assert overview.failing_of("a.py::test_x[1 km] b.py::test_y") == [
-        "a.py::test_x[1 km]",
-        "b.py::test_y",
-    ]
-    assert overview.failing_of("TestA TestB") == ["TestA", "TestB"]
 
 
 def test_L9_a_story_names_the_commits_and_the_verdicts_of_every_attempt(world: World) -> None:
@@ -664,7 +631,7 @@ def test_a_patch_can_be_applied_as_it_is(world: World) -> None:
 def test_disk_is_measured_with_an_age_and_unknown_is_null(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overview, "DISK_BUDGET", -1.0)
+    monkeypatch.setattr("swarm.overview.disk.DISK_BUDGET", -1.0)
     disk = look(world).disk
     assert (disk.bytes, disk.age_seconds) == (None, None)
     measured = overview.measure_disk(world.layout)

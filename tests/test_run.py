@@ -27,10 +27,11 @@ import pytest
 from swarm import process
 from swarm import task as tasks
 from swarm.cli import boundary
-from swarm.cli.standing import short, standing
+from swarm.ids import short
 from swarm.invariants import checkout_facts, checkout_faults
 from swarm.ledger.records import Lock
 from swarm.ledger.view import State
+from swarm.overview import stand
 from tests.world import World, git, run_swarm
 
 PATIENCE = 30.0  # seconds until a test gives up on what should happen at once
@@ -165,7 +166,8 @@ def test_parked_and_blocked_are_named_with_why_and_end_with_1(world: World, mark
     done = run_swarm(world.app, "run", "--", agent(world, "true"))
     assert done.returncode == 1
     assert re.search(r"parked +1   lazy: ended without a commit.* swarm show lazy", done.stdout)
-    assert re.search(r"blocked +2   child: needs lazy\n +grandchild: needs child", done.stdout)
+    chain = r"blocked +2   child: needs lazy, parked\n +grandchild: needs child, blocked"
+    assert re.search(chain, done.stdout)
     assert "has not moved" not in done.stdout, "without a landing there is no such block"
 
 
@@ -173,10 +175,11 @@ def test_every_task_is_in_exactly_one_list(world: World) -> None:
     for name, needs in (("a", ()), ("b", ("a",)), ("c", ("b",)), ("d", ()), ("e", ("d",))):
         world.add(name, needs=needs)
     tasks.cancel(world.ledger, "a", "not wanted", "me")
-    at = standing(world.ledger.view(), world.ledger.index)
-    assert (at.cancelled, at.ready) == (("a",), ("d",))
-    assert at.blocked == (("b", "needs a"), ("c", "needs b")), "through needs of needs"
-    assert at.waiting == (("e", "needs d"),)
+    at = stand(world.ledger.view(), world.ledger.index)
+    assert (at.told("cancelled"), at.told("ready")) == ([("a", "")], [("d", "")])
+    blocked = [("b", "needs a, cancelled"), ("c", "needs b, blocked")]
+    assert at.told("blocked") == blocked, "through needs of needs"
+    assert at.told("waiting") == [("e", "needs d")]
     assert at.total == 5
 
 
@@ -185,7 +188,7 @@ def test_held_change_is_named_with_its_reason(world: World, marks: Path) -> None
     sly = 'echo "# x" >> swarm.toml; git commit -qam sly'
     done = run_swarm(world.app, "run", "--", agent(world, sly))
     assert done.returncode == 1
-    assert re.search(r"held +1   sly: protected: swarm.toml +swarm diff sly", done.stdout)
+    assert re.search(r"held +1   sly: touches swarm.toml \(protected\) +swarm diff sly", done.stdout)
 
 
 def test_agents_get_only_their_roles(world: World, marks: Path) -> None:
@@ -194,7 +197,7 @@ def test_agents_get_only_their_roles(world: World, marks: Path) -> None:
     done = run_swarm(world.app, "run", "--roles", "build:1", "--", agent(world, WORK))
     assert done.returncode == 1
     assert states(world) == {"build-it": State.LANDED, "write-it": State.OPEN}
-    assert re.search(r"open +1   write-it", done.stdout)
+    assert re.search(r"ready +1   write-it", done.stdout)
 
 
 def test_near_duplicates_are_told_when_both_are_worked_on(world: World, marks: Path) -> None:
@@ -385,6 +388,13 @@ def test_options_that_the_agent_or_the_slots_lack(world: World, typed: Typed) ->
     refused(world, typed("--roles", "build", "--", "/bin/true"), 2, "--roles: want name:count")
     answer = typed("-n", "1", "--roles", "build:1,docs:2", "--", "/bin/true")
     refused(world, answer, 2, "3 slots have a role, but there are only 1", "hint: -n 3")
+
+
+def test_an_unknown_placeholder_is_refused_before_anything(world: World, typed: Typed) -> None:
+    text = (world.app / "swarm.toml").read_text()
+    (world.app / "swarm.toml").write_text(text + '[env.set]\nDATABASE = "app_{slto}"\n')
+    task(world, "a")
+    refused(world, typed("--", "true"), 2, "slto", "[env.set]")
 
 
 def test_a_red_target_ends_with_13_and_starts_no_agent(world: World, marks: Path) -> None:

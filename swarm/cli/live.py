@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from swarm.cli.standing import Standing, short, standing
-from swarm.ids import parse_duration
+from swarm.ids import parse_duration, short, span_text
 from swarm.ledger.store import Ledger, Logged
 from swarm.ledger.view import State, View
 from swarm.loop import Loop
-from swarm.output import QUIET, event_line, plural, span_text
+from swarm.output import QUIET, event_line, plural
 from swarm.overview import Live as Told
-from swarm.overview import LiveCheck, LiveSlot, live_path, write_live
+from swarm.overview import LiveCheck, LiveSlot, Standing, live_path, stand, write_live
 from swarm.plumbing.hub import LEDGER
 from swarm.supervisor import Supervisor
 from swarm.trailers import one_line
@@ -177,16 +176,11 @@ def table(
     """What a person wants to see at a glance: counts, what needs them, slots, the gate."""
     now = datetime.now(UTC)
     setting = supervisor.setting
-    counts = [f"landed {len(at.landed)} of {at.total - len(at.cancelled)}"]
-    for word, found in (
-        ("working", at.working),
-        ("queued", at.queued),
-        ("held", at.held),
-        ("parked", at.parked),
-        ("blocked", at.blocked),
-    ):
+    counts = [f"landed {at.landed} of {at.total - len(at.of('cancelled'))}"]
+    for state in ("claimed", "queued", "held", "parked", "blocked"):
+        found = len(at.of(state))
         if found:
-            counts.append(f"{word} {len(found)}")
+            counts.append(f"{'working' if state == 'claimed' else state} {found}")
     name = setting.checkout.name
     head = f"{name} -> {supervisor.ledger.branch}   " + "   ".join(counts)
     lines = ["", f"{head}   {span_text(now - began)}   cost unknown"]
@@ -205,12 +199,12 @@ def table(
 
 
 def _needs_you(at: Standing) -> list[str]:
-    rows = [("parked", *row) for row in at.parked] + [("held", *row) for row in at.held]
+    rows = [(state, *told) for state in ("parked", "held") for told in at.told(state)]
     lines = []
     for number, (word, task, why) in enumerate(rows[:MOST_NEEDS_YOU]):
         lead = f"needs you {len(rows)}" if number == 0 else ""
         verb = "show" if word == "parked" else "diff"
-        lines.append(f"{lead:<13} {word} {task}: {why[:60]}    swarm {verb} {task}")
+        lines.append(f"{lead:<13} {word} {task}: {one_line(why, 60)}    swarm {verb} {task}")
     return lines
 
 
@@ -252,7 +246,7 @@ def _doing(loop: Loop) -> str:
 
 def _gate_line(supervisor: Supervisor, at: Standing, now: datetime, usual: dict[str, float]) -> str:
     gate = supervisor.gate
-    queue = f"queue {len(at.queued)}"
+    queue = f"queue {len(at.of('queued'))}"
     doing = gate.activity
     if doing is None:
         state = "waits for changes" if gate.claim is not None else "another runner is the gate"
@@ -309,7 +303,7 @@ class Follower:
         self._is_mute = False
         self._next_table = self._next_told = 0.0
         self._told: Told | None = None
-        self._standing = Standing()
+        self._standing: Standing | None = None
         self._standing_tip: str | None = None
         self._next_standing = 0.0
 
@@ -422,12 +416,13 @@ class Follower:
             return
         self._next_table = now + TABLE_SECONDS
         ledger = self.supervisor.ledger
-        if self._standing_tip != self._seen and now >= self._next_standing:
-            self._standing = standing(ledger.view(), ledger.index)
+        at = self._standing
+        if at is None or (self._standing_tip != self._seen and now >= self._next_standing):
+            self._standing = at = stand(ledger.view(), ledger.index)
             self._standing_tip = self._seen
             self._next_standing = now + STANDING_COST * (time.monotonic() - now)
         try:
-            self._screen.show(table(self.supervisor, self._standing, self._began, self._usual))
+            self._screen.show(table(self.supervisor, at, self._began, self._usual))
         except OSError:
             self._is_mute = True
             self._signals.terminated = True

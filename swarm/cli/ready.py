@@ -15,13 +15,14 @@ from datetime import timedelta
 from pathlib import Path
 
 from swarm import adapter as adapters
-from swarm import plan, process, prompt
-from swarm.cli.standing import short, standing
+from swarm import environment, plan, process, prompt
 from swarm.config import Config, read_team, shown
 from swarm.errors import SwarmError, UsageError
 from swarm.gate import FIX_MAIN
+from swarm.ids import short
 from swarm.ledger.view import State
 from swarm.output import plural
+from swarm.overview import stand
 from swarm.plumbing import checkout as user
 from swarm.task import Taken, load_plan
 from swarm.workspace import Workspace
@@ -73,6 +74,7 @@ def prepare(work: Workspace, order: Order) -> Ready:
     adapter = _find_adapter(work, order)
     argv = _command_line(work, order, adapter)
     slots, roles = _team(order, config)
+    _try_environment(work, slots)
     template = _read_template(work)
     drafts = _read_plan(work, order, roles)
     return Ready(
@@ -218,6 +220,23 @@ def _read_template(work: Workspace) -> str | None:
     return template
 
 
+def _try_environment(work: Workspace, slots: int) -> None:
+    """Fill in `[env.set]` and every check's `env` once: a wrong name is found before any agent.
+
+    Raises:
+        UsageError: an unknown placeholder, or no port left for the last slot.
+    """
+    for number, check_env in ((slots, {}), *((1, check.env) for check in work.config.checks)):
+        environment.for_check(
+            {},
+            settings=work.config.env,
+            check_env=check_env,
+            slot=environment.SlotFacts(name=f"s{number}", worktree=work.checkout),
+            checkout=work.checkout,
+            tmpdir=work.checkout,
+        )
+
+
 def _read_plan(work: Workspace, order: Order, roles: Sequence[str]) -> tuple[plan.Draft, ...]:
     label = work.config.tasks
     drafts = load_plan(work.ledger, work.checkout / label, work.config, set(roles) or None)
@@ -232,22 +251,22 @@ def _read_plan(work: Workspace, order: Order, roles: Sequence[str]) -> tuple[pla
 
 def plan_lines(work: Workspace, ready: Ready, taken: Taken) -> list[str]:
     """How many tasks there are, and what the files changed."""
-    at = standing(work.ledger.view(), work.ledger.index)
+    at = stand(work.ledger.view(), work.ledger.index)
     parts = [f"{len(taken.new)} new, {len(taken.changed)} changed"]
     now = [
-        f"{len(names)} {word}"
-        for names, word in (
-            (at.ready, "ready"),
-            (at.waiting, "wait for a need or a back-off"),
-            (at.blocked, "blocked"),
-            (at.parked, "parked"),
-            (at.held, "held"),
+        f"{count} {word}"
+        for count, word in (
+            (len(at.of("ready")), "ready"),
+            (len(at.of("waiting")), "wait for a need or a back-off"),
+            (len(at.of("blocked")), "blocked"),
+            (len(at.of("parked")), "parked"),
+            (len(at.of("held")), "held"),
             (at.landed, "landed"),
         )
-        if names
+        if count
     ]
-    count = plural(len(ready.drafts), "task")
-    return [f"plan      {count} in {work.config.tasks}/: {'; '.join([*parts, ', '.join(now)])}"]
+    drafts = plural(len(ready.drafts), "task")
+    return [f"plan      {drafts} in {work.config.tasks}/: {'; '.join([*parts, ', '.join(now)])}"]
 
 
 def agent_lines(ready: Ready) -> list[str]:

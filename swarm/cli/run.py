@@ -17,15 +17,15 @@ import click
 
 from swarm.cli.live import Follower, Screen, Signals, Stopped, screen, stopped_lines
 from swarm.cli.ready import Order, Ready, agent_lines, limits_line, notes, plan_lines, prepare
-from swarm.cli.standing import Standing, standing, standing_lines
 from swarm.cli.verbs import VERBS
 from swarm.errors import Exit, GitFault, TargetRed
 from swarm.gate import Gate
-from swarm.ids import new_nonce
+from swarm.ids import new_nonce, span_text
 from swarm.judge import CannotJudge, Green
 from swarm.ledger.store import Ledger, Logged
 from swarm.loop import Setting
-from swarm.output import ago, plural, span_text
+from swarm.output import ago, plural, standing_lines
+from swarm.overview import Standing, stand
 from swarm.plumbing import checkout as user
 from swarm.reconcile import Report
 from swarm.supervisor import End, Supervisor
@@ -184,7 +184,7 @@ def launch(
         old=old,
         new=ledger.hub.tip(config.target),
         trouble=_trouble(supervisor),
-        standing=standing(view, ledger.index),
+        standing=stand(view, ledger.index),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from swarm.errors import HubUnusable
 from swarm.ids import new_event_id
@@ -21,15 +21,18 @@ from swarm.ledger.clock import Clock, SystemClock
 from swarm.ledger.events import Event, stray_paths
 from swarm.ledger.index import Index
 from swarm.ledger.view import View, read_view
+from swarm.plumbing.history import iter_messages
 from swarm.plumbing.hub import LEDGER, Hub
 from swarm.plumbing.objects import edit_tree
 from swarm.plumbing.refs import Busy, Committed, Move, Moved, Refused, Torn, Unknown
-from swarm.trailers import Message, compose, of_commit
+from swarm.trailers import Message, compose, of_commit, parse
 
 T = TypeVar("T", covariant=True)
 V = TypeVar("V")
 AUTHOR = "swarm <ledger@swarm.invalid>"
 BUSY_SECONDS = 10.0
+_ONE_BY_ONE = 64  # events that are read without starting a git: a printer's tail, a retry
+_SLACK_SECONDS = 3600
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,11 @@ def refuse(value: V) -> Draft[V]:
     return Draft((), value)
 
 
-@dataclass(frozen=True)
-class Logged:
+class Logged(NamedTuple):
     """One ledger commit, read back."""
 
     oid: str
-    at: datetime
+    at: datetime  # the committer's, in the local zone
     message: Message
 
     @property
@@ -251,23 +253,48 @@ class Ledger:
                 return True
         return False
 
-    def iter_log(self, tip: str | None = None, stop: str | None = None) -> Iterator[Logged]:
-        """Events, newest first, down to `stop` (not included) or to the first one."""
+    def iter_log(
+        self,
+        tip: str | None = None,
+        stop: str | None = None,
+        *,
+        task: str = "",
+        since: datetime | None = None,
+    ) -> Iterator[Logged]:
+        """Events, newest first, down to `stop` (not included) or to the first one; only those of a
+        task, or not older than a moment, when named.
+
+        A few are read one by one, which needs no program; many through one git, a stream.
+
+        Raises:
+            GitFault: a commit is missing; the events before it have been given.
+        """
         oid = tip or self.hub.reader.ref(LEDGER)
-        while oid is not None and oid != stop:
-            raw = self.hub.reader.commit(oid)
-            yield _logged(oid, raw)
-            head = raw.partition(b"\n\n")[0]
-            parents = [line[7:].decode() for line in head.split(b"\n") if line[:7] == b"parent "]
-            oid = parents[0] if parents else None
+        if not task and since is None:
+            for _ in range(_ONE_BY_ONE):
+                if oid is None or oid == stop:
+                    return
+                raw = self.hub.reader.commit(oid)
+                head = raw.partition(b"\n\n")[0].decode("utf-8", "replace").split("\n")
+                yield Logged(oid, _committed_at(head), of_commit(raw))
+                oid = next((line[7:] for line in head if line.startswith("parent ")), None)
+        if oid is None or oid == stop:
+            return
+        wanted = ["--fixed-strings", f"--grep=Swarm-Task: {task}"] if task else []
+        if since is not None:  # with slack for a clock that was set back: the test below decides
+            wanted.append(f"--since=@{int(since.timestamp()) - _SLACK_SECONDS}")
+        for name, seconds, text in iter_messages(self.hub.git, oid, stop, wanted):
+            logged = Logged(name, datetime.fromtimestamp(seconds).astimezone(), parse(text))
+            if (not task or logged.task == task) and (since is None or logged.at >= since):
+                yield logged
 
 
-def _logged(oid: str, raw: bytes) -> Logged:
+def _committed_at(head: list[str]) -> datetime:
     seconds = 0
-    for line in raw.partition(b"\n\n")[0].split(b"\n"):
-        if line.startswith(b"committer "):
-            seconds = int(line.rsplit(b" ", 2)[1])
-    return Logged(oid, datetime.fromtimestamp(seconds).astimezone(), of_commit(raw))
+    for line in head:
+        if line.startswith("committer "):
+            seconds = int(line.rsplit(" ", 2)[1])
+    return datetime.fromtimestamp(seconds).astimezone()
 
 
 def message_of(event: Event, event_id: str) -> str:

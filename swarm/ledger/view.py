@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 import msgspec
@@ -233,6 +233,14 @@ def derive(
             return State.PARKED
         case _:
             return State.DAMAGED
+
+
+def queue_order(
+    entry: QueueEntry, now: datetime, max_wait: timedelta
+) -> tuple[bool, int, datetime, str]:
+    """The gate's order: older than the age bound first, then priority, age, id."""
+    is_old = now - entry.since > max_wait
+    return (not is_old, 0 if is_old else -entry.priority, entry.since, entry.task)
 
 
 def read_view(hub: Hub, ledger_ref: str, branch: str, now: Callable[[], datetime]) -> View | None:

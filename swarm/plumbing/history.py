@@ -1,7 +1,7 @@
 """A history read in one stream: one git for all of it, parsed as it comes.
 
 Enters: a tip, where to stop. Leaves: id, time and message of commit after commit, newest first.
-Guards: whoever stops early ends the child; a history that git cannot read on is a fault, not an end.
+Guards: whoever stops early ends the child; where git cannot read on is a fault, not the end.
 """
 
 from __future__ import annotations

@@ -316,7 +316,7 @@ def _read_file(path: str) -> bytes:
 _FIRST_READ = 1 << 16
 _PIECE = 1 << 18
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-_PACK_FROM = 64  # objects of one event from which a pack is quicker than a file each
+_PACK_FROM = 500  # objects of one event: fewer stay loose, where reading them later costs least
 _PACK_KINDS = {"commit": 1, "tree": 2, "blob": 3}
 _START, _WAIT = 2, 5  # SYNC_FILE_RANGE_WRITE; _WAIT_BEFORE | _WAIT_AFTER
 

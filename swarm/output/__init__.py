@@ -1,0 +1,47 @@
+"""Text for people: one function per thing that is shown.
+
+Enters: records and events. Leaves: lines of at most 100 columns.
+Guards: text of tasks, agents and repositories never reaches a terminal as control characters.
+"""
+
+from swarm.output.diff import compared_line, diff_lines
+from swarm.output.events import QUIET, event_line, log_foot, word_of
+from swarm.output.lists import render_claims, render_queue, render_tasks
+from swarm.output.status import render_status
+from swarm.output.story import render_story
+from swarm.output.summary import standing_lines
+from swarm.output.words import (
+    WIDTH,
+    ago,
+    clean,
+    clock,
+    columns,
+    cut,
+    plural,
+    since_text,
+    size_text,
+)
+
+__all__ = [
+    "QUIET",
+    "WIDTH",
+    "ago",
+    "clean",
+    "clock",
+    "columns",
+    "compared_line",
+    "cut",
+    "diff_lines",
+    "event_line",
+    "log_foot",
+    "plural",
+    "render_claims",
+    "render_queue",
+    "render_status",
+    "render_story",
+    "render_tasks",
+    "since_text",
+    "size_text",
+    "standing_lines",
+    "word_of",
+]

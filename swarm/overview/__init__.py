@@ -1,0 +1,67 @@
+"""What is the case now and what was: one record for each thing that people look at.
+
+Enters: a ledger at one moment, and what lies in the state folder. Leaves: records that text and
+JSON are both made from. Guards: reads only; every figure has a source and an age; what is not known
+is None, never 0.
+"""
+
+from swarm.overview.attempts import AttemptLine, CheckLine, attempt_folder
+from swarm.overview.claims import Claims, claims
+from swarm.overview.diff import Compared, compare, diff
+from swarm.overview.disk import Disk, measure_disk
+from swarm.overview.events import event_json
+from swarm.overview.live import Live, LiveCheck, LiveSlot, live_path, read_live, write_live
+from swarm.overview.moment import Reading
+from swarm.overview.needs import Need
+from swarm.overview.queue import Change, GateNow, Queue, queue
+from swarm.overview.slots import SlotNow
+from swarm.overview.standing import Standing, stand
+from swarm.overview.status import Cost, Counts, QueueLine, RunNow, Status, Waiting, status
+from swarm.overview.story import NeedLine, Story, find_task, story
+from swarm.overview.target import Target, TargetVerdict
+from swarm.overview.tasks import TaskLine, Tasks, tasks
+
+__all__ = [
+    "AttemptLine",
+    "Change",
+    "CheckLine",
+    "Claims",
+    "Compared",
+    "Cost",
+    "Counts",
+    "Disk",
+    "GateNow",
+    "Live",
+    "LiveCheck",
+    "LiveSlot",
+    "Need",
+    "NeedLine",
+    "Queue",
+    "QueueLine",
+    "Reading",
+    "RunNow",
+    "SlotNow",
+    "Standing",
+    "Status",
+    "Story",
+    "Target",
+    "TargetVerdict",
+    "TaskLine",
+    "Tasks",
+    "Waiting",
+    "attempt_folder",
+    "claims",
+    "compare",
+    "diff",
+    "event_json",
+    "find_task",
+    "live_path",
+    "measure_disk",
+    "queue",
+    "read_live",
+    "stand",
+    "status",
+    "story",
+    "tasks",
+    "write_live",
+]

@@ -1,0 +1,71 @@
+"""How much the state folder takes on disk.
+
+Enters: a layout. Leaves: bytes with their age. Guards: looking is never kept waiting by a large
+folder: a figure that is not measured in time is None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from swarm.layout import Layout
+
+DISK_SECONDS = 300.0  # how long a measured size is shown before it is measured again
+DISK_BUDGET = 0.5  # how long a look may measure; a run measures without a limit
+
+
+class Disk(msgspec.Struct, frozen=True, kw_only=True):
+    """How much the state folder takes; `bytes` None: not measured yet."""
+
+    path: str
+    bytes: int | None
+    age_seconds: float | None
+
+
+def measure_disk(layout: Layout, budget: float | None = None) -> int | None:
+    """Blocks used below the state folder, also written to the cache; None: not done in time.
+
+    Units: `budget` in seconds; None measures to the end.
+    """
+    deadline = None if budget is None else time.monotonic() + budget
+    total = 0
+    seen: set[tuple[int, int]] = set()
+    for folder, _, names in os.walk(layout.root):
+        if deadline is not None and time.monotonic() > deadline:
+            return None
+        for name in names:
+            with contextlib.suppress(OSError):
+                facts = (Path(folder) / name).lstat()
+                if facts.st_nlink > 1:
+                    if (facts.st_dev, facts.st_ino) in seen:
+                        continue
+                    seen.add((facts.st_dev, facts.st_ino))
+                total += facts.st_blocks * 512
+    with contextlib.suppress(OSError):
+        layout.cache.mkdir(parents=True, exist_ok=True)
+        temporary = layout.cache / f".disk.{os.getpid()}.new"
+        temporary.write_text(json.dumps({"at": time.time(), "bytes": total}), "utf-8")
+        temporary.replace(layout.cache / "disk.json")
+    return total
+
+
+def disk_of(layout: Layout) -> Disk:
+    """The last measured size, or a fresh one when that is quick."""
+    known: int | None = None
+    age: float | None = None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        stored = json.loads((layout.cache / "disk.json").read_text("utf-8"))
+        known, age = int(stored["bytes"]), max(0.0, time.time() - float(stored["at"]))
+    if age is None or age > DISK_SECONDS:
+        fresh = measure_disk(layout, DISK_BUDGET)
+        if fresh is not None:
+            known, age = fresh, 0.0
+    return Disk(
+        path=str(layout.root), bytes=known, age_seconds=None if age is None else round(age, 3)
+    )
