@@ -258,8 +258,7 @@ def measure(place: Path, events: int, rounds: int) -> Result:
     checkout, state = place / "app", place / "app.swarm"
     checkout.mkdir(parents=True)
     (checkout / "swarm.toml").write_text(CONFIG)
-    ledger = common.make_ledger(state, 100, 0)
-    common.add_tasks(ledger, events // EVENTS_OF_A_TASK)
+    ledger = common.make_ledger(state, 100, events // EVENTS_OF_A_TASK)
     tasks = lengthen(ledger, events)
     written = int(common.git("rev-list", "--count", LEDGER, cwd=ledger.hub.path))
     ledger.close()

@@ -20,7 +20,7 @@ from typing import Literal
 
 from swarm import faults
 from swarm.claim import Fenced, Mine, check_fence
-from swarm.errors import GitFault
+from swarm.errors import GitFault, MalformedObjects
 from swarm.ids import is_oid
 from swarm.ledger import records
 from swarm.ledger.events import Event
@@ -69,6 +69,7 @@ class Captured:
     large: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    malformed: str = ""  # why git refuses the agent's commits; then its files stand for them
 
     @property
     def left(self) -> LeftByAgent:
@@ -99,7 +100,8 @@ def capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
     Leftovers become one commit more, with every MERGE_HEAD as a further parent. Secret-looking and
     oversized new files go to a commit of their own; while a conflict is unresolved everything
     does, and `head` is the agent's. In the middle of a rebase, `head` is where that began, since
-    HEAD has only a part of the work. A worktree that is gone or no folder holds nothing.
+    HEAD has only a part of the work. Commits that git's fsck refuses stay in the slot's own
+    objects: what they changed is taken from the files. A worktree that is gone holds nothing.
 
     Raises:
         GitFault: git fails (a full disk, a broken object): nothing was deleted; keep the slot.
@@ -117,9 +119,12 @@ def _capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
     head = slot.head() or occupant.head
     was: Literal["branch", "detached"] = "branch" if slot.is_on_branch else "detached"
     git = slot.own_git
+    malformed = _why_malformed(slot, head)
+    if malformed:
+        head = occupant.head
     elsewhere = _elsewhere(slot, git, occupant, head)
     if not slot.is_real_tree:
-        return Captured(head, head, was, 0, 0, None, elsewhere)
+        return Captured(head, head, was, 0, 0, None, elsewhere, malformed=malformed)
     (slot.own / "index.lock").unlink(missing_ok=True)
     before = _own_head(slot)
     if head != before or occupant.conflicted or not (slot.own / "index").exists():
@@ -152,6 +157,7 @@ def _capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
             elsewhere,
             unresolved=unresolved,
             unreadable=tuple(found.unreadable),
+            malformed=malformed,
         )
     new_head = head
     withheld: str | None = None
@@ -178,7 +184,20 @@ def _capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
         secret=tuple(found.secret),
         large=tuple(found.large),
         unreadable=tuple(found.unreadable),
+        malformed=malformed,
     )
+
+
+def _why_malformed(slot: Slot, oid: str) -> str:
+    """Git's words when its fsck refuses what a commit of the slot brings; else empty.
+
+    Bringing it into the hub is how it is found out; it has to go there anyway.
+    """
+    try:
+        slot.hub.fetch(slot.own, oid, inherit=(slot.fd,))
+    except MalformedObjects as fault:
+        return fault.why or fault.what
+    return ""
 
 
 def _same(git: Git, commit: str, tree: str, parents: Sequence[str]) -> str | None:
@@ -204,6 +223,9 @@ def _elsewhere(slot: Slot, git: Git, occupant: Occupant, head: str) -> str | Non
     rows = git.run("cat-file", "--batch-check=%(objectname)", input=asked).lines
     commits = dict.fromkeys(row for row in rows if is_oid(row))  # not of a blob's tag, or missing
     kept = [oid for oid in commits if not _reaches(git, head, oid)][:MAX_KEPT]
+    if not kept:
+        return None
+    kept = [oid for oid in kept if not _why_malformed(slot, oid)]
     if not kept:
         return None
     tree = git.run("rev-parse", f"{kept[0]}^{{tree}}").text

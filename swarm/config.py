@@ -813,7 +813,7 @@ def starter(
         '# agent = "claude"            # --agent; no default: `swarm run` lists what is on PATH',
         "",
         "[limits]",
-        "# cost_usd = 2.00             # of one attempt, for agents with such an option; else no limit",
+        "# cost_usd = 2.00             # of one attempt, for agents that have such an option",
     ]
     if setup or setup_inputs or keep:
         lines += ["", "[worktree]"]

@@ -243,7 +243,8 @@ def facts(ledger: Ledger) -> dict[str, Facts]:
 def _ends(ledger: Ledger, view: View) -> dict[str, str]:
     landed = [row.id for row in ledger.index.rows(view, State.LANDED)]
     others = stand(view, ledger.index).lines
-    return dict.fromkeys(landed, "landed") | {task: state for task, (state, _) in others.items()}
+    ends = {task: "open" if state == "ready" else state for task, (state, _) in others.items()}
+    return dict.fromkeys(landed, "landed") | ends
 
 
 def differences(ledger: Ledger, wanted: Mapping[str, Expected]) -> list[str]:

@@ -73,3 +73,7 @@ class GitFault(SwarmError):
     """A git command failed in a way that is no outcome: its words are in `why`."""
 
     exit_code = Exit.BUSY
+
+
+class MalformedObjects(GitFault):
+    """An agent made objects that git's own fsck refuses; nothing of them was taken."""

@@ -691,6 +691,8 @@ class Loop:
             return
         outcome, message = self._judge(attempt, ended)
         captured = capture(self.slot, occupant, setting.rules)
+        if outcome is None and captured.malformed:
+            outcome, message = "agent_failed", "git refuses a commit of it as malformed"
         if outcome is None:
             answer = seal(setting.ledger, self.slot, attempt.mine, captured, setting.rules)
             match answer:
@@ -735,7 +737,9 @@ class Loop:
             Ending(
                 outcome,
                 message,
-                _tail(attempt.folder / "stderr.log") or _tail(attempt.folder / "transcript.jsonl"),
+                captured.malformed
+                or _tail(attempt.folder / "stderr.log")
+                or _tail(attempt.folder / "transcript.jsonl"),
                 ended.exit_code,
                 captured.unresolved,
                 saved.work,

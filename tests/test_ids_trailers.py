@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swarm import ids
-from swarm.trailers import Message, compose, of_commit, one_line, parse
+from swarm.trailers import Message, compose, listed, of_commit, one_line, parse, unlisted
 
 hostile = st.one_of(
     st.text(),
@@ -98,6 +98,31 @@ def test_a_subject_alone_is_never_read_as_a_trailer() -> None:
 def test_a_message_of_another_tool_has_no_trailers() -> None:
     read = parse("Merge x\n\nSigned-off-by: A\nSwarm-Ish\n")
     assert (read.subject, read.trailers) == ("Merge x", {})
+
+
+@given(st.lists(st.text(max_size=60), max_size=6))
+def test_a_list_comes_back_from_its_trailer_as_it_was(values: list[str]) -> None:
+    message = compose("subject", "", {"Swarm-Paths": listed(values)})
+    read = unlisted(parse(message).trailers["Swarm-Paths"])
+    assert read == values[: len(read)]
+    assert len(read) == len(values) or len(listed(values)) > 100, "short ones are whole"
+
+
+@given(st.lists(st.text(min_size=50), min_size=15))
+def test_a_list_that_is_too_long_for_a_line_is_cut_and_still_one(values: list[str]) -> None:
+    text = listed(values)
+    assert len(text) <= 500 and one_line(text) == text
+    assert 1 <= len(unlisted(text)) <= 20
+
+
+def test_names_with_spaces_commas_and_strange_bytes_stay_whole() -> None:
+    names = ["a, b.txt", "x  y", " lead", "t::test[1 km]", "caf\udce9", "\u202eevil", "日本"]
+    assert unlisted(one_line(listed(names))) == names
+    assert listed(["a.py", "b c.py"]) == '["a.py", "b c.py"]'
+    assert unlisted("src/app.py") == ["src/app.py"], "no list: one name"
+    assert unlisted("") == []
+    (long,) = unlisted(listed(["y" * 900]))
+    assert re.fullmatch(r"y{150,198}\.\.\.", long), "cut, and it says so"
 
 
 # Ids

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -776,3 +777,22 @@ def test_an_edit_of_a_claimed_task_waits_for_its_next_attempt(world: World) -> N
     assert entry is not None
     assert "new words" in (world.file("said.txt", entry.head) or "")
     assert not late
+
+
+def test_a_malformed_commit_is_the_agents_fault_and_its_files_are_kept(world: World) -> None:
+    task = world.add("Odd tree")
+    # A tree with an entry called .git passes no fsck; the file beside it is ordinary work.
+    raw = "import sys; sys.stdout.buffer.write(b'100644 .git\\0' + bytes.fromhex(sys.argv[1]))"
+    odd = (
+        "echo good > good.txt; git add good.txt; git commit -qm good;"
+        f'{sys.executable} -c "{raw}" $(git rev-parse HEAD:good.txt) > ../odd;'
+        "t=$(git hash-object -t tree -w --literally ../odd); rm ../odd;"
+        "git update-ref HEAD $(git commit-tree $t -p HEAD -m odd)"
+    )
+    world.work_loop(world.loop("sh", "-c", odd))
+    attempts = world.ledger.view().attempts(task)
+    assert attempts is not None and attempts.last is not None and attempts.work is not None
+    assert attempts.last.outcome == "agent_failed" and attempts.last.strike
+    assert "malformed" in attempts.last.message
+    assert world.file("good.txt", attempts.work.head) == "good\n", "its files stand for it"
+    assert world.events(task)[-1] == "released", "nothing is retried for ever"

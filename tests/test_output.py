@@ -6,14 +6,19 @@ Guards: at most 100 columns, nothing invented for what is not known, no control 
 
 from __future__ import annotations
 
+import ast
 import re
 import unicodedata
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from swarm import overview
+from swarm.cli import verbs
 from swarm.ids import span_text
 from swarm.ledger.records import Paused
 from swarm.ledger.store import Logged
@@ -34,6 +39,7 @@ from swarm.output import (
     size_text,
     word_of,
 )
+from swarm.output.events import _long_lines
 from swarm.overview import (
     Counts,
     Disk,
@@ -149,6 +155,70 @@ def test_text_of_others_never_reaches_the_terminal_as_control_characters(kind: s
              "work", "seconds", "token")  # fmt: skip
     line = event_line(event(kind, EVIL, EVIL, **dict.fromkeys(names, EVIL)), "10:31:02")
     assert is_harmless(line)
+
+
+@pytest.mark.parametrize("says", ["short", "words " * 12, "日本 " * 4])
+@pytest.mark.parametrize("right", ["", "c9e1b40"])
+def test_the_quick_way_to_a_line_is_the_long_way(says: str, right: str) -> None:
+    logged = event("ejected", says.strip(), slot="s3", strike="1 of 3")
+    end = f"strike 1 of 3   {right}".strip()
+    long = _long_lines(logged, "10:31:02", (says.strip(),), end)
+    assert event_line(logged, "10:31:02", right) == "\n".join(long)
+
+
+def test_a_landing_that_has_no_room_for_wide_gaps_is_said_with_commas() -> None:
+    landed = event(
+        "landed", "tests passed; 3 files +40 -7; main b81e0f4",
+        slot="s4", checks="tests", stat="3 files +40 -7", seconds="4.2",
+    )  # fmt: skip
+    assert event_line(landed, "10:31:02", "c9e1b40") == (
+        "10:31:02  landed    csv-export        s4   "
+        "tests passed 4.2s, 3 files +40 -7, main b81e0f4   c9e1b40"
+    )
+
+
+# What to type
+
+_TOLD = re.compile(r"(?:^|\n\s*|[:;(]\s|\s{2,})swarm ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?")
+
+
+def texts_of(tree: ast.AST) -> Iterator[str]:
+    """Every text of a module but its docstrings."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in docstrings:
+            yield str(node.value)
+
+
+def told_verbs() -> Iterator[tuple[str, str, str]]:
+    """(where, verb, next word) of every command that a screen or a hint tells a person to type."""
+    root = Path(overview.__file__).parent.parent
+    for path in sorted(root.rglob("*.py")):
+        tree = ast.parse(path.read_bytes())
+        hints = [node for node in ast.walk(tree) if isinstance(node, ast.keyword)]
+        parts: list[ast.AST] = [node.value for node in hints if node.arg in ("hint", "do")]
+        if path.parent.name in ("output", "overview"):
+            parts = [tree]
+        for part in parts:
+            for text in texts_of(part):
+                for found in _TOLD.finditer(text):
+                    yield path.name, found[1], found[2] or ""
+
+
+def test_every_command_that_is_told_to_type_exists() -> None:
+    told = list(told_verbs())
+    assert len(told) > 20
+    context = click.Context(verbs.swarm)
+    for where, verb, word in told:
+        command = verbs.swarm.get_command(context, verb)
+        assert command is not None, f"{where} tells of swarm {verb}"
+        if isinstance(command, click.Group) and word:
+            assert command.get_command(context, word) is not None, f"{where}: {verb} {word}"
 
 
 # Lines of output and of patches

@@ -188,7 +188,8 @@ def test_held_change_is_named_with_its_reason(world: World, marks: Path) -> None
     sly = 'echo "# x" >> swarm.toml; git commit -qam sly'
     done = run_swarm(world.app, "run", "--", agent(world, sly))
     assert done.returncode == 1
-    assert re.search(r"held +1   sly: touches swarm.toml \(protected\) +swarm diff sly", done.stdout)
+    line = r"held +1   sly: touches swarm.toml \(protected\) +swarm diff sly"
+    assert re.search(line, done.stdout)
 
 
 def test_agents_get_only_their_roles(world: World, marks: Path) -> None:

@@ -170,7 +170,9 @@ class _Sayer:
             if at.date() != self._day:
                 self._day = at.date()
                 self._lines.append(at.strftime("%Y-%m-%d"))
-            stamp = f"{at.hour:02d}:{at.minute:02d}:{at.second:02d}"  # strftime: three times as long
+            stamp = (
+                f"{at.hour:02d}:{at.minute:02d}:{at.second:02d}"  # strftime: three times as long
+            )
             self._lines.append(event_line(logged, stamp, logged.oid[:7]))
         if len(self._lines) >= SAID_AT_ONCE:
             self.flush()

@@ -7,6 +7,7 @@ there, null when it is not known.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from datetime import UTC, datetime
 from typing import Any
@@ -41,8 +42,7 @@ def event_json(logged: Logged) -> dict[str, Any]:
         "says": logged.message.body,
     }
     for key, value in trailers.items():
-        name = _FACTS.get(key) or key.removeprefix("Swarm-").replace("-", "_").lower()
-        found[name] = value or None
+        found[_name_of(key)] = value or None
     if found["token"] is not None:
         found["token"] = number_of(found["token"])
     if "seconds" in found:
@@ -58,8 +58,13 @@ def event_json(logged: Logged) -> dict[str, Any]:
     return found
 
 
+@functools.lru_cache(256)
+def _name_of(trailer: str) -> str:
+    return _FACTS.get(trailer) or trailer.removeprefix("Swarm-").replace("-", "_").lower()
+
+
 def _utc(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def number_of(text: str | None) -> int | float | None:

@@ -7,7 +7,7 @@ Guards: whoever stops early ends the child; where git cannot read on is a fault,
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 from swarm.errors import GitFault
 from swarm.plumbing.git import Git, end_group
@@ -17,7 +17,7 @@ _PIECE = 1 << 18
 
 def iter_messages(
     git: Git, tip: str, stop: str | None = None, wanted: Sequence[str] = ()
-) -> Iterator[tuple[str, int, str]]:
+) -> Generator[tuple[str, int, str], None, None]:
     """(oid, committer's seconds since the epoch, message) along first parents from `tip`, down to
     `stop` (not included); `wanted` are git's own filters, as `--grep=...`.
 

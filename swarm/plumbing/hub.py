@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from swarm.errors import GitFault, HubUnusable
+from swarm.errors import GitFault, HubUnusable, MalformedObjects
 from swarm.plumbing.git import Git, Result
 from swarm.plumbing.objects import Batch, Reader
 from swarm.plumbing.refs import Move, Outcome, RefWriter, Turn
@@ -23,6 +23,7 @@ WORK = "refs/swarm/work"
 BEATS = "refs/swarm/beats"
 RESCUE = "refs/swarm/rescue"
 STALE_LOCK_SECONDS = 60.0
+_SAME_TRANSACTION = 2.0  # seconds between the locks of one transaction
 
 _SETTINGS = {
     "core.bare": "true",
@@ -199,12 +200,13 @@ class Hub:
         """Copy a commit and all it needs from another repository, objects checked, no ref moved.
 
         Raises:
-            GitFault: an object is missing or malformed; nothing of it is kept.
+            MalformedObjects: fsck refuses an object; nothing of it is kept.
+            GitFault: an object is missing, or git fails.
         """
         if self.reader.has(oid):
             return
         git = Git(self.path, inherit=inherit)
-        git.run(
+        fetched = git.run(
             "-c",
             "transfer.fsckObjects=true",
             "fetch",
@@ -214,40 +216,46 @@ class Hub:
             "--no-auto-maintenance",
             str(source),
             oid,
+            ok=(0, 1, 128),
             timeout=600,
         )
+        if "fsck error" in fetched.complaint:
+            raise MalformedObjects(f"{oid} holds a malformed object", why=fetched.complaint)
+        if fetched.code != 0:
+            raise GitFault("git fetch failed", why=fetched.complaint or None)
         if not self.reader.has(oid):
             raise GitFault(f"{oid} is not in the hub after a fetch that said yes")
 
-    def heal_locks(self, ours: Iterator[str] | Sequence[str] = ()) -> list[Path]:
+    def heal_locks(self, ours: Iterable[str] = ()) -> list[Path]:
         """Remove lock files that a killed git left; returns what was removed.
 
-        Only while holding the turn (so no git of ours is alive), and only a file that is empty and
-        over a minute old, or that names an object id which only we could have written.
+        Only while holding the turn (so no git of ours is alive), and only a file that names an
+        object id which only we could have written, one that is empty and was made within the same
+        two seconds (git locks HEAD, empty, in the same transaction), or an empty one that is over
+        a minute old.
         """
         removed: list[Path] = []
         known = set(ours)
         with self.turn.held():
+            empty: list[tuple[Path, float]] = []
+            our_times: list[float] = []
             for path in [*self.path.glob("*.lock"), *(self.path / "refs").rglob("*.lock")]:
                 with contextlib.suppress(FileNotFoundError):
                     text = path.read_text("utf-8", "replace").strip()
-                    age = time.time() - path.stat().st_mtime
-                    below_ours = "refs/swarm/" in str(path)
-                    if (not text and age > STALE_LOCK_SECONDS) or (
-                        text and (text in known or (below_ours and age > 1))
-                    ):
+                    made = path.stat().st_mtime
+                    is_below_ours = "refs/swarm/" in str(path) and time.time() - made > 1
+                    if not text:
+                        empty.append((path, made))
+                    elif text in known or is_below_ours:
                         path.unlink()
                         removed.append(path)
+                        our_times.append(made)
+            for path, made in empty:
+                is_sibling = any(abs(made - other) < _SAME_TRANSACTION for other in our_times)
+                if is_sibling or time.time() - made > STALE_LOCK_SECONDS:
+                    path.unlink(missing_ok=True)
+                    removed.append(path)
         return removed
-
-    def disk_bytes(self) -> int:
-        """Size of the hub on disk."""
-        total = 0
-        for folder, _, names in os.walk(self.path):
-            for name in names:
-                with contextlib.suppress(OSError):
-                    total += (Path(folder) / name).lstat().st_size
-        return total
 
     def diff_stat(self, old: str, new: str) -> tuple[int, int, int]:
         """Files, insertions and deletions between two commits or trees (binary counts as 0)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import pytest
@@ -24,19 +23,10 @@ def test_a_run_killed_there_is_ended_by_the_next_start(world: World, point: str)
     died = run_swarm(world.app, *words, env=faults, timeout=30)
     assert died.returncode == -signal.SIGKILL, (died.returncode, died.stdout, died.stderr)
     world.step()
-    a_minute_passes(world)
     ended = run_swarm(world.app, *words, timeout=30)
     assert ended.returncode == 0, (ended.stdout, ended.stderr)
     assert "warning" not in ended.stdout, ended.stdout
     assert_whole(world)
-
-
-def a_minute_passes(world: World) -> None:
-    """For a lock file that a killed git left empty: younger ones may be a person's push."""
-    lock = world.layout.hub / "HEAD.lock"
-    if lock.exists():
-        then = lock.stat().st_mtime - 61
-        os.utime(lock, (then, then))
 
 
 def test_without_the_switch_no_variable_stops_a_run(world: World) -> None:
