@@ -119,7 +119,7 @@ def _capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
     head = slot.head() or occupant.head
     was: Literal["branch", "detached"] = "branch" if slot.is_on_branch else "detached"
     git = slot.own_git
-    malformed = _why_malformed(slot, head)
+    malformed = why_malformed(slot, head)
     if malformed:
         head = occupant.head
     elsewhere = _elsewhere(slot, git, occupant, head)
@@ -188,10 +188,13 @@ def _capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
     )
 
 
-def _why_malformed(slot: Slot, oid: str) -> str:
-    """Git's words when its fsck refuses what a commit of the slot brings; else empty.
+def why_malformed(slot: Slot, oid: str) -> str:
+    """Bring a commit of the slot into the hub; git's words when its fsck refuses it, else empty.
 
-    Bringing it into the hub is how it is found out; it has to go there anyway.
+    What is refused stays in the slot's own objects, which nothing prunes.
+
+    Raises:
+        GitFault: it could not be brought for another reason.
     """
     try:
         slot.hub.fetch(slot.own, oid, inherit=(slot.fd,))
@@ -223,9 +226,6 @@ def _elsewhere(slot: Slot, git: Git, occupant: Occupant, head: str) -> str | Non
     rows = git.run("cat-file", "--batch-check=%(objectname)", input=asked).lines
     commits = dict.fromkeys(row for row in rows if is_oid(row))  # not of a blob's tag, or missing
     kept = [oid for oid in commits if not _reaches(git, head, oid)][:MAX_KEPT]
-    if not kept:
-        return None
-    kept = [oid for oid in kept if not _why_malformed(slot, oid)]
     if not kept:
         return None
     tree = git.run("rev-parse", f"{kept[0]}^{{tree}}").text
@@ -488,8 +488,7 @@ def save(ledger: Ledger, slot: Slot, task: str, token: int, captured: Captured) 
     rescued: list[str] = []
     out = "unfinished merge" if captured.unresolved else "left out of the change"
     for oid, why in ((captured.rescue, out), (captured.elsewhere, "not on the agent's HEAD")):
-        if oid is not None:
-            hub.fetch(slot.own, oid, inherit=(slot.fd,))
+        if oid is not None and not why_malformed(slot, oid):
             rescued.append(rescue(ledger, task, token, oid, why))
     occupant = slot.occupant()
     ref = work_ref(task, token)

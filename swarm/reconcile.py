@@ -13,7 +13,7 @@ from datetime import timedelta
 import msgspec
 
 from swarm import claim, process
-from swarm.change import Rules, Saved, capture, rescue, save
+from swarm.change import Rules, Saved, capture, rescue, save, why_malformed
 from swarm.errors import GitFault
 from swarm.land import GateClaim, GateLost, is_gate, landed_events
 from swarm.layout import Layout
@@ -281,13 +281,11 @@ def rescue_leftovers(ledger: Ledger, slot: Slot, rules: Rules) -> list[str]:
     if slot.is_saved or occupant is None:
         return []
     captured = capture(slot, occupant, rules)
-    hub = ledger.hub
     refs: list[str] = []
     for oid in (captured.rescue, captured.elsewhere, captured.head):
         if oid is None or oid in (occupant.start, occupant.head):
             continue
-        hub.fetch(slot.own, oid, inherit=(slot.fd,))
-        if _is_kept(ledger, occupant.task, oid):
+        if why_malformed(slot, oid) or _is_kept(ledger, occupant.task, oid):
             continue
         refs.append(rescue(ledger, occupant.task, occupant.token, oid, "left in a slot"))
     slot.is_saved = True
