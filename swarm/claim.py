@@ -211,6 +211,13 @@ def _pick(
     return row
 
 
+def find_claimable(ledger: Ledger, view: View, role: str, terms: Terms) -> str | None:
+    """The task that a loop with this role would claim on this view; nothing is written."""
+    live = ledger.index.live(view)
+    found = _pick(ledger, view, Who(runner="", role=role), terms, live, None)
+    return found.id if isinstance(found, Row) else None
+
+
 def _is_truly_ready(view: View, row: Row) -> bool:
     """The cache only proposes; the ledger's own files decide."""
     return view.state(row.id) is State.OPEN and all(view.is_landed(n) for n in row.needs)

@@ -72,7 +72,7 @@ FIRST_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 30.0
 QUICK_SECONDS = 5.0  # an attempt that fails sooner did not work
 GAP_SECONDS = 1.0  # then before the next start in its slot; doubles
-MAX_GAP_SECONDS = 60.0
+MAX_GAP_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -255,8 +255,10 @@ class Loop:
             return IDLE_SECONDS
         wait = max(idle.limited_until, self._not_before) - now
         if wait > 0:
-            is_limited = idle.limited_until > self._not_before
-            self.why_idle = "provider limit" if is_limited else "the last attempt failed at once"
+            self.why_idle = "the last attempt failed at once"
+            if idle.limited_until > self._not_before:
+                until = datetime.now().astimezone() + timedelta(seconds=wait)
+                self.why_idle = f"provider limit; next try {until:%H:%M:%S}"
             return min(wait, IDLE_SECONDS)
         tip = self.setting.ledger.hub.reader.ref(LEDGER) or ""
         known = idle.nothing_at.get(self.role)

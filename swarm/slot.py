@@ -623,13 +623,3 @@ def _make_removable(folder: Path) -> None:
                 child = Path(place) / name
                 if stat.S_ISDIR(child.lstat().st_mode):
                     child.chmod(stat.S_IMODE(child.lstat().st_mode) | stat.S_IRWXU)
-
-
-def folder_bytes(folder: Path) -> int:
-    """What a folder takes on disk; links are not followed."""
-    total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += (Path(place) / name).lstat().st_blocks * 512
-    return total

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from swarm import process
-from swarm.claim import find_lock
+from swarm.claim import find_claimable, find_lock
 from swarm.errors import Exit, GitFault, HubUnusable, SwarmError, TargetRed
 from swarm.gate import Gate
 from swarm.judge import BaseRed, CannotJudge, Green
@@ -31,14 +31,15 @@ from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import State, View
 from swarm.liveness import Alive, beat
 from swarm.loop import Idle, Loop, Setting
+from swarm.overview.disk import measure_disk
 from swarm.plumbing.hub import LEDGER
 from swarm.reconcile import Report, Sweep, close_runs, rescue_leftovers, sweep
-from swarm.slot import Slot, folder_bytes
+from swarm.slot import Slot
 from swarm.watch import Watch
 
 GATE_SECONDS = 0.15
 SWEEP_SECONDS = 15.0
-ROOM_SECONDS = 600.0  # between two looks at the size of the state folder
+ROOM_SECONDS = 120.0  # between two looks at the size of the state folder
 FAULT_SECONDS = 2.0
 
 
@@ -136,6 +137,8 @@ class Supervisor:
         try:
             self._start_run()
             self._take_slots()
+            if self.gate.target_verdict is not None:
+                self.gate.tick()  # a red target opens its repair before anything is claimed
             with contextlib.suppress(OSError):  # no inotify left: polling does it alone
                 watch = Watch(self.ledger.hub.path, self.wake)
             threads = [
@@ -282,8 +285,8 @@ class Supervisor:
             SwarmError: what lies in a slot cannot be saved, so it stays.
         """
         setting = self.setting
-        root, most = setting.layout.root, setting.config.worktree.max_total
-        self.idle.is_over_cap = folder_bytes(root) > most
+        most = setting.config.worktree.max_total
+        self.idle.is_over_cap = (measure_disk(setting.layout) or 0) > most
         if not self.idle.is_over_cap:
             return
         for record in sorted(setting.layout.slots.glob("*.json"), key=_modified_at):
@@ -294,7 +297,7 @@ class Supervisor:
                 if not _is_claimed(self.ledger.view(), slot):
                     rescue_leftovers(self.ledger, slot, setting.rules)
                     slot.remove()
-            if folder_bytes(root) <= most:
+            if (measure_disk(setting.layout) or 0) <= most:
                 self.idle.is_over_cap = False
                 return
 
@@ -384,19 +387,13 @@ class Supervisor:
             time.sleep(0.1)
 
     def _is_quiet(self, tip: str) -> bool:
-        """Every loop has looked at this very tip and found nothing, and nothing else can move."""
-        if self.keep_going or any(loop.is_busy for loop in self.loops):
-            return False
-        stuck = self.idle.stuck is not None
-        looked = {role for role, (seen, _) in self.idle.nothing_at.items() if seen == tip}
-        if not stuck and not {loop.role for loop in self.loops} <= looked:
-            return False
-        if self.gate.job is not None:
+        """Nobody is at work, nothing can be claimed on this very tip, and nothing else can move."""
+        if self.keep_going or any(loop.is_busy for loop in self.loops) or self.gate.job is not None:
             return False
         view = self.ledger.view()
-        return view.tip == tip and not self._can_move(view, is_stuck=stuck)
+        return view.tip == tip and not self._can_move(view)
 
-    def _can_move(self, view: View, *, is_stuck: bool) -> bool:
+    def _can_move(self, view: View) -> bool:
         gate = view.gate()
         paused = gate.paused if gate else None
         if view.landing() is not None:
@@ -408,12 +405,18 @@ class Supervisor:
         for lock in view.locks():
             if lock.task not in queued and lock.adapter != "hand":
                 return True
-        if is_stuck:
+        if self.idle.stuck is not None:
             return False
+        # One view and one moment for both: a back-off that ends between two looks is seen by one.
         now = view.now.timestamp()
-        return any(
+        if any(
             row.unmet == 0 and row.retry_at is not None and row.retry_at > now
             for row in self.ledger.index.rows(view, State.OPEN)
+        ):
+            return True
+        return any(
+            find_claimable(self.ledger, view, role, self.setting.terms) is not None
+            for role in {loop.role for loop in self.loops}
         )
 
     def _ended(self) -> End:

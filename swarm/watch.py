@@ -6,11 +6,15 @@ Guards: only a hint: a missed notification costs delay, never correctness.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
+
+# It warns of threads that end while it stops, on standard error; nothing here acts on that.
+logging.getLogger("watchdog").addHandler(logging.NullHandler())
 
 
 class _Wake(FileSystemEventHandler):

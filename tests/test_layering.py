@@ -8,6 +8,7 @@ catches everything.
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -254,6 +255,12 @@ def test_a_module_imports_only_earlier_ones(ours: dict[str, Module]) -> None:
 
 def test_no_import_cycle_even_inside_functions(ours: dict[str, Module]) -> None:
     assert cycle(ours) == []
+
+
+def test_every_package_is_in_the_wheel(ours: dict[str, Module]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    listed = set(project["tool"]["setuptools"]["packages"])
+    assert {module.name for module in ours.values() if module.is_package} <= listed
 
 
 def test_only_plumbing_runs_git(ours: dict[str, Module]) -> None:

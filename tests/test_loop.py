@@ -260,7 +260,7 @@ def test_A12_A13_a_provider_limit_pauses_every_loop_and_longer_each_time(
     for loop in (first, second):
         loop.tick()
         assert not loop.is_busy, "nobody of this run claims"
-        assert loop.why_idle == "provider limit"
+        assert loop.why_idle.startswith("provider limit; next try ")
     for hours in (2, 3, 3):
         idle.note_limit(world.bounds.backoff, world.bounds.backoff_max)
         assert idle.limited_until - now == pytest.approx(hours * 3600, abs=5)

@@ -511,6 +511,30 @@ def test_an_event_as_json_has_the_documented_keys(world: World) -> None:
     assert found["adapter"] is None, "what an event does not say is null"
 
 
+def test_a_landing_says_how_long_its_checks_took(world: World) -> None:
+    world.land("One", "src/a.txt", "1\n")
+    landed = next(e for e in world.ledger.iter_log() if e.kind == "landed")
+    verdict = world.ledger.view().verdict(landed_verdict(world, "one"))
+    assert verdict is not None
+    seconds = overview.event_json(landed)["seconds"]
+    assert seconds == round(verdict.runs[-1].seconds, 1)
+
+
+def landed_verdict(world: World, task: str) -> str:
+    done = world.ledger.view().done(task)
+    assert done is not None
+    (key,) = done.verdicts
+    return key
+
+
+def test_names_in_an_event_come_back_as_a_list(world: World) -> None:
+    world.add("Odd", strikes=3, paths=("src/**",))
+    world.agent("odd").write("a, b  c.txt", "x\n").write("swarm.toml", "format = 1\n").seal()
+    found = overview.event_json(next(e for e in world.ledger.iter_log() if e.kind == "sealed"))
+    assert found["outside"] == ["a, b  c.txt", "swarm.toml"]
+    assert found["hold"] == ["protected"]
+
+
 def test_L9_a_story_names_the_commits_and_the_verdicts_of_every_attempt(world: World) -> None:
     world.land("Partner", "src/a.txt", "1\n")
     world.add("Two tries", strikes=3, needs=("partner",))

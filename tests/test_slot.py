@@ -21,10 +21,11 @@ from swarm.claim import Claimed
 from swarm.errors import GitFault, HubUnusable
 from swarm.ledger.view import State
 from swarm.liveness import beat
+from swarm.overview.disk import folder_bytes
 from swarm.plumbing import refs
 from swarm.plumbing.hub import LEDGER
 from swarm.reconcile import rescue_leftovers
-from swarm.slot import Furnishing, Occupant, Slot, folder_bytes, in_cone
+from swarm.slot import Furnishing, Occupant, Slot, in_cone
 from tests.world import Agent, World, git
 
 

@@ -21,9 +21,10 @@ from swarm.errors import Exit, GitFault, TargetRed
 from swarm.gate import Gate
 from swarm.ledger.clock import SystemClock
 from swarm.ledger.view import State
+from swarm.overview.disk import folder_bytes
 from swarm.plumbing.hub import LEDGER
 from swarm.reconcile import rescue_leftovers
-from swarm.slot import Slot, folder_bytes
+from swarm.slot import Slot
 from swarm.supervisor import End, Supervisor
 from tests.world import World
 
@@ -124,6 +125,40 @@ def test_a_run_waits_for_back_off_and_goes_on(make: Callable[..., World]) -> Non
     end = run(supervise(world, f'test "$SWARM_ATTEMPT" = 2 || exit 1; {WORK}'))
     assert end.exit_code is Exit.YES
     assert world.events("twice").count("claimed") == 2
+
+
+def test_a_run_never_ends_at_the_second_a_back_off_ends(make: Callable[..., World]) -> None:
+    world = make('[limits]\nbackoff = "1s"\nstrikes = 3\n')
+    tasks = [world.add(f"Red {number}") for number in range(2)]
+    end = run(supervise(world, "exit 3"))
+    assert end.why == "nothing left that can move"
+    assert [world.state(task) for task in tasks] == [State.PARKED] * 2, "all strikes were used"
+    assert all(world.events(task).count("claimed") == 3 for task in tasks)
+
+
+def test_what_a_slot_waits_for_does_not_hold_up_the_end(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loops, "GAP_SECONDS", 300.0)
+    monkeypatch.setattr(loops, "MAX_GAP_SECONDS", 300.0)
+    world = make('[limits]\nbackoff = "0s"\nstrikes = 1\n')
+    task = world.add("Red")
+    assert run(supervise(world, "exit 3"), limit=20).exit_code is Exit.NO
+    assert world.state(task) is State.PARKED
+
+
+def test_a_red_target_opens_its_repair_before_anything_is_claimed(
+    make: Callable[..., World],
+) -> None:
+    world = make(files={"bad.txt": "RED\n"}, config="[limits]\nstrikes = 1\n")
+    world.add("Other")
+    supervisor = supervise(world, "exit 3", slots=1)
+    with pytest.raises(TargetRed):
+        supervisor.judge_target()
+    run(supervisor)
+    kinds = [(e.kind, e.task) for e in reversed(list(world.ledger.iter_log()))]
+    claimed = [task for kind, task in kinds if kind == "claimed"]
+    assert claimed[0] == "fix-main", "what repairs the target comes first"
 
 
 def test_not_logged_in_ends_the_run_with_15(make: Callable[..., World]) -> None:

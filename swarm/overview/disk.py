@@ -28,25 +28,33 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True):
     age_seconds: float | None
 
 
-def measure_disk(layout: Layout, budget: float | None = None) -> int | None:
-    """Blocks used below the state folder, also written to the cache; None: not done in time.
+def folder_bytes(folder: Path, budget: float | None = None) -> int | None:
+    """Blocks used below a folder, hard links counted once; None: not done within `budget` seconds.
 
-    Units: `budget` in seconds; None measures to the end.
+    Safe: what vanishes meanwhile is not counted.
     """
     deadline = None if budget is None else time.monotonic() + budget
     total = 0
     seen: set[tuple[int, int]] = set()
-    for folder, _, names in os.walk(layout.root):
+    for inner, _, names in os.walk(folder):
         if deadline is not None and time.monotonic() > deadline:
             return None
         for name in names:
             with contextlib.suppress(OSError):
-                facts = (Path(folder) / name).lstat()
+                facts = (Path(inner) / name).lstat()
                 if facts.st_nlink > 1:
                     if (facts.st_dev, facts.st_ino) in seen:
                         continue
                     seen.add((facts.st_dev, facts.st_ino))
                 total += facts.st_blocks * 512
+    return total
+
+
+def measure_disk(layout: Layout, budget: float | None = None) -> int | None:
+    """`folder_bytes` of the state folder, also written to the cache."""
+    total = folder_bytes(layout.root, budget)
+    if total is None:
+        return None
     with contextlib.suppress(OSError):
         layout.cache.mkdir(parents=True, exist_ok=True)
         temporary = layout.cache / f".disk.{os.getpid()}.new"
