@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -76,7 +76,7 @@ def prepare(work: Workspace, order: Order) -> Ready:
     slots, roles = _team(order, config)
     _try_environment(work, slots)
     template = _read_template(work)
-    drafts = _read_plan(work, order, roles)
+    drafts = _read_plan(work, order)
     return Ready(
         order=order,
         adapter=adapter,
@@ -237,9 +237,9 @@ def _try_environment(work: Workspace, slots: int) -> None:
         )
 
 
-def _read_plan(work: Workspace, order: Order, roles: Sequence[str]) -> tuple[plan.Draft, ...]:
+def _read_plan(work: Workspace, order: Order) -> tuple[plan.Draft, ...]:
     label = work.config.tasks
-    drafts = load_plan(work.ledger, work.checkout / label, work.config, set(roles) or None)
+    drafts = load_plan(work.ledger, work.checkout / label, work.config)
     is_waiting = order.keep_going or work.config.run.keep_going
     if not drafts and not work.ledger.index.ids(work.ledger.view()) and not is_waiting:
         raise UsageError(
