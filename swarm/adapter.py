@@ -163,9 +163,6 @@ class Judgement:
     hint: str | None = None
 
 
-# -- the files ------------------------------------------------------------------------------------
-
-
 def names(checkout: Path | None) -> list[str]:
     """Every adapter that can be loaded, sorted: the checkout's own and the built-in ones."""
     return sorted(_files(checkout))
@@ -327,9 +324,6 @@ def _nearest(word: str, known: Iterable[str]) -> str | None:
     return f"did you mean {close[0]}?" if close else None
 
 
-# -- what is installed ----------------------------------------------------------------------------
-
-
 def found_on_path(path: str) -> list[tuple[str, str | None]]:
     """(name, version) of each built-in adapter whose program is on this PATH, sorted by name.
 
@@ -397,9 +391,6 @@ def _version_said(
     output.seek(0)
     said = _VERSION.search(output.read(4096).decode(errors="replace"))
     return said[0] if said else None
-
-
-# -- the command line -----------------------------------------------------------------------------
 
 
 def argv(
@@ -540,9 +531,6 @@ def _prompt_word(adapter: Adapter, prompt: str) -> str:
             hint=f'{adapter.name}.toml: prompt.how = "stdin" or "file"',
         )
     return word
-
-
-# -- the end --------------------------------------------------------------------------------------
 
 
 def judge(

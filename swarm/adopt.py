@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import os
 import re
+import shlex
 import textwrap
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -54,6 +55,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     config_digest: str = ""  # sha256 of the `swarm.toml` written; "": it was there before
     tasks: bool = False  # the folder of task files
+    folder: str = ""  # its name
+    hub: str = ""  # where the hub was made, from the checkout
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ def make(folder: Path, *, target: str | None = None, hub: str | None = None, say
     is_new = _refuse_hub(layout, config.target, source)
     say(row(shown(found.root.name, 60), _about(found)))
     _make_state(layout)
+    _note(layout, hub=config.hub)
     now = _make_hub(layout, config, found, tip)
     say(row("hub", f"{config.hub:<22} {_hub_says(config, now, tip, is_new=is_new)}"))
     if text is not None:
@@ -104,7 +108,7 @@ def make(folder: Path, *, target: str | None = None, hub: str | None = None, say
     say(row("copy", _copy_says(found.root, config)))
     tasks = found.root / config.tasks
     if not tasks.is_dir():
-        _note(layout, tasks=True)
+        _note(layout, tasks=True, folder=config.tasks)
         tasks.mkdir(parents=True, exist_ok=True)
         say(row("tasks", f"{config.tasks + '/':<22} new, empty"))
     else:
@@ -145,14 +149,14 @@ def _look(folder: Path) -> Checkout:
         raise UsageError(
             "HEAD is detached: there is no branch to land on",
             why="agents start from a branch, and what passes lands on it",
-            hint="git switch main     or  git switch -c NAME",
+            hint="git switch main\ngit switch -c my-branch",
         )
     source = Git(found.git_dir)
     if _is_submodule(found):
         raise UsageError(
             f"{shown(root.name)} is a submodule",
             why="the hub beside it would lie in the repository around it",
-            hint="git clone it to a place of its own, and: swarm init",
+            hint=f"git clone {shlex.quote(str(root))} {shlex.quote(_outside(found))}",
         )
     if (found.git_dir / "shallow").exists():
         raise UsageError(
@@ -180,9 +184,11 @@ def refuse_state_folder(folder: Path) -> None:
     """
     folder = folder.resolve()
     for place in (folder, *folder.parents):
-        if place.name.endswith(".swarm") and (place / "hub.git").is_dir():
+        if place.name.endswith(".swarm") and (
+            (place / "hub.git").is_dir() or (place / RECORD).is_file()
+        ):
             home = place.with_name(place.name.removesuffix(".swarm"))
-            raise UsageError(f"{folder} belongs to swarm", hint=f"cd {home}")
+            raise UsageError(f"{folder} belongs to swarm", hint=f"cd {shlex.quote(str(home))}")
 
 
 def _refuse_old_git() -> None:
@@ -199,6 +205,13 @@ def _is_submodule(found: Checkout) -> bool:
     return Git(found.git_dir).run("config", "core.worktree", ok=(0, 1)).code == 0
 
 
+def _outside(found: Checkout) -> str:
+    """A place for a submodule of its own: beside the repository around it."""
+    parts = found.git_dir.parts
+    above = Path(*parts[: parts.index("modules")]).parent
+    return str(above.with_name(f"{above.name}-{found.root.name}"))
+
+
 def _configuration(
     found: Checkout, target: str | None, hub: str | None, folder: Path
 ) -> tuple[str | None, Config, Detected | None]:
@@ -212,11 +225,15 @@ def _configuration(
                 hint=f'set target = "{shown(target)}" in {FILE}',
             )
         if hub is not None and (folder / hub).resolve() != (root / config.hub).resolve():
-            raise UsageError(f"{FILE} names the hub {config.hub}", hint=f"set hub in {FILE}")
+            where = os.path.relpath((folder / hub).resolve(), root.resolve())
+            raise UsageError(
+                f"{FILE} names the hub {config.hub}", hint=f'set hub = "{where}" in {FILE}'
+            )
         if target is None and config.target != found.branch:
             raise UsageError(
                 f"{FILE} lands on {config.target}, and this checkout is on {found.branch}",
-                hint=f"git switch {config.target}     or  swarm init --target {config.target}",
+                hint=f"git switch {shlex.quote(config.target)}\n"
+                f"swarm init --target {shlex.quote(config.target)}",
             )
         return None, config, None
     tracked = user.tracked_files(root)
@@ -272,7 +289,7 @@ def _refuse_remote(root: Path, layout: Layout) -> None:
     raise UsageError(
         f"a remote named {REMOTE} is there already, and it is not this hub",
         why=f"{REMOTE} is {shown(_public(url), 200)}, the hub {layout.hub}",
-        hint=f"git remote rename {REMOTE} other     or  swarm init --hub PATH",
+        hint=f"git remote rename {REMOTE} {REMOTE}-old",
     )
 
 
@@ -291,10 +308,13 @@ def _refuse_hub(layout: Layout, target: str, source: Git) -> bool:
     hub, root = layout.hub, layout.root
     is_foreign = not has_state(layout) and (not root.is_dir() or any(root.iterdir()))
     if os.path.lexists(root) and is_foreign:
-        raise UsageError(f"{root} is there, and swarm did not make it", hint="move it away")
+        raise UsageError(
+            f"{root} is there, and swarm did not make it",
+            hint=f"mv {shlex.quote(str(root))} {shlex.quote(f'{root}-old')}",
+        )
     if not os.path.lexists(hub):
         return True
-    hint = "swarm init --hub PATH     or move it away"
+    hint = f"swarm init --hub {shlex.quote(f'../{root.name.removesuffix('.swarm')}-hub.git')}"
     if not hub.is_dir():
         raise UsageError(f"{hub} is there and is no hub", hint=hint)
     if not (hub / "HEAD").is_file() or not (hub / "objects").is_dir():
@@ -310,7 +330,7 @@ def _refuse_hub(layout: Layout, target: str, source: Git) -> bool:
     if known != target:
         raise UsageError(
             f"the hub {hub} lands on {known}, not on {target}",
-            hint=f"git switch {known}     or  swarm init --hub PATH",
+            hint=f"git switch {shlex.quote(known)}\n{hint}",
         )
     roots = git.run("rev-list", "--max-parents=0", branch_ref(known), ok=(0, 128)).lines
     missing = [oid for oid in roots if source.run("cat-file", "-e", oid, ok=(0, 1, 128)).code]
@@ -469,8 +489,18 @@ def _apart(source: Git, target: str, now: str, tip: str) -> str:
     if source.run("merge-base", "--is-ancestor", tip, now, ok=(0, 1)).code == 0:
         return f"the hub's {target} is ahead of this checkout: swarm pull"
     return (
-        f"{target} here and in the hub have gone apart: git pull --no-rebase {REMOTE} {target}, "
-        f"then git push {REMOTE} {target}"
+        f"{target} here and in the hub have gone apart: {' && '.join(bring_in(target))}; a push is "
+        "not checked before it is the target: the next run judges it first"
+    )
+
+
+def bring_in(target: str, *, is_dirty: bool = False) -> tuple[str, str]:
+    """Two commands: put a person's own commits on top of what landed, and give them to the hub."""
+    branch = shlex.quote(target)
+    stash = " --autostash" if is_dirty else ""
+    return (
+        f"git pull --rebase{stash} {REMOTE} {branch}",
+        f"git push {REMOTE} {shlex.quote(f'HEAD:{target}')}",
     )
 
 

@@ -7,12 +7,11 @@ recorded is exactly what will be merged.
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -24,21 +23,23 @@ from swarm.errors import GitFault, MalformedObjects
 from swarm.ids import is_oid
 from swarm.ledger import records
 from swarm.ledger.events import Event
-from swarm.ledger.records import HoldReason, LeftByAgent, QueueEntry, Work
+from swarm.ledger.records import Hold, HoldReason, LeftByAgent, QueueEntry, Work
 from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import View
 from swarm.plumbing.git import Git
 from swarm.plumbing.hub import RESCUE, Hub, branch_ref, work_ref
 from swarm.plumbing.refs import Move
 from swarm.scope import compile_globs, outside
-from swarm.slot import Occupant, Slot, has_marker_line, in_cone
+from swarm.secret import has_secret, is_secret
+from swarm.slot import Occupant, Slot, has_marker_line, in_cone, is_below
 from swarm.trailers import listed
 
-SECRET_NAMES = ("*.pem", "*.key", "id_rsa*", "id_ed25519*", ".env", ".env.*")
-NOT_SECRET = ("*.example", "*.sample", "*.template")
 GITLINK = "160000"
 REBASING = ".git/rebase-merge"  # stands for a rebase that was stopped with nothing unmerged
 MAX_KEPT = 16  # parents of one commit
+MAX_SCANNED = 1 << 20  # bytes of a file that is looked through for keys; larger ones are data
+MANY = 64  # blobs for which a process of their own is worth its start
+MAX_SCANNED_ALL = 64 << 20  # and of all files of a change
 _IGNORED = re.compile(r"^Ignoring path (.*)$", re.MULTILINE)  # `git~1`, `.git.`: with exit 0
 _REFUSED = re.compile(r"^fatal: Unable to process path (.*)$", re.MULTILINE)
 _UNOPENED = re.compile(r"^warning: could not open directory '(.*?)/?':", re.MULTILINE)
@@ -87,11 +88,12 @@ class _Leftovers:
     nested: list[str] = field(default_factory=list)
     secret: list[str] = field(default_factory=list)
     large: list[str] = field(default_factory=list)
+    unclear: list[str] = field(default_factory=list)  # an agent's, or a setup's that was cut
     unreadable: list[str] = field(default_factory=list)
 
     @property
     def withheld(self) -> list[str]:
-        return self.secret + self.large
+        return self.secret + self.large + self.unclear
 
 
 def capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
@@ -130,12 +132,12 @@ def _capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
     if head != before or occupant.conflicted or not (slot.own / "index").exists():
         git.run("read-tree", "--reset", head)
         (slot.own / "HEAD").write_text(head + "\n", "ascii")
-    found = _survey(slot, git, occupant, rules)
+    merging = [oid for oid in slot.merge_heads() if oid != head]
+    found = _survey(slot, git, occupant, rules, merging)
     began = slot.interrupted_rebase()
     unresolved = tuple(path for path, how in occupant.conflicted.items() if _is_open(slot, path))
     if began is not None:
         unresolved += tuple(p for p in _unmerged(slot) if p not in unresolved) or (REBASING,)
-    merging = [oid for oid in slot.merge_heads() if oid != head]
     nested = found.nested + _gitlinks(git, occupant.base, head)
     if merging and occupant.sparse:
         _take_unseen(slot, git, occupant.sparse)
@@ -170,6 +172,8 @@ def _capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
             (slot.own / "HEAD").write_text(new_head + "\n", "ascii")
     if found.withheld:
         told = "Left out of the change: secret-looking or oversized files"
+        if found.unclear:
+            told = "Left out of the change: its setup was cut, and some of this may be setup's"
         tree = _with(slot, found.withheld)
         withheld = _commit(git, tree, [new_head], told, _opened_at(slot))
     faults.reach("seal.after_commit")
@@ -244,8 +248,12 @@ def _own_head(slot: Slot) -> str:
         return ""
 
 
-def _survey(slot: Slot, git: Git, occupant: Occupant, rules: Rules) -> _Leftovers:
-    """What differs from HEAD, and what was never added; ignored files are not seen."""
+def _survey(
+    slot: Slot, git: Git, occupant: Occupant, rules: Rules, merging: Sequence[str]
+) -> _Leftovers:
+    """What differs from HEAD, and what was never added; ignored files are not seen, nor what we
+    or setup put there.
+    """
     found = _Leftovers()
     status = git.run(
         "status",
@@ -257,13 +265,11 @@ def _survey(slot: Slot, git: Git, occupant: Occupant, rules: Rules) -> _Leftover
         timeout=600,
     )
     found.unreadable += _UNOPENED.findall(status.complaint)
-    ours = (*occupant.copied, *occupant.kept)
     for row in status.fields:
         code, path = row[:2], row[3:]
+        if slot.is_given(occupant, code, path):
+            continue
         if code == "??":
-            # An agent's `.gitignore` is stronger than the exclude file that names them.
-            if _is_below(path.rstrip("/"), ours):
-                continue
             if path.endswith("/"):
                 found.nested.append(path.rstrip("/"))
             else:
@@ -272,16 +278,36 @@ def _survey(slot: Slot, git: Git, occupant: Occupant, rules: Rules) -> _Leftover
             continue  # never checked out; an agent that means it commits the deletion
         elif _can_take(slot.tree / path, found, path):
             found.tracked.append(path)
+    if merging:  # what the target has is not the agent's to leave out
+        _take_back(git, merging, found)
+    is_cut = occupant.setup is not None and not occupant.setup.is_known
+    if is_cut and not occupant.conflicted:  # else the merge would lack the target's side
+        for folder in found.nested:
+            _nested_files(slot, folder, rules, found)
+        found.unclear = found.tracked + found.new
+        found.tracked, found.new, found.nested = [], [], []
     return found
+
+
+def _take_back(git: Git, merging: Sequence[str], found: _Leftovers) -> None:
+    """Files that look secret or are too large, and that a commit being merged in brought."""
+    if not found.withheld:
+        return
+    call = ("ls-tree", "-r", "-z", "--name-only")
+    known = {path for oid in merging for path in git.run(*call, oid).fields}
+    for withheld in (found.secret, found.large):
+        found.new += [path for path in withheld if path in known]
+        withheld[:] = [path for path in withheld if path not in known]
 
 
 def _sort_new(tree: Path, path: str, rules: Rules, found: _Leftovers) -> None:
     place = tree / path
     if not _can_take(place, found, path):
         return
-    if is_secret(path):
+    status = place.lstat()
+    if is_secret(path) or (stat.S_ISREG(status.st_mode) and _holds_secret(place)):
         found.secret.append(path)
-    elif place.lstat().st_size > rules.max_file:
+    elif status.st_size > rules.max_file:
         found.large.append(path)
     else:
         found.new.append(path)
@@ -308,12 +334,13 @@ def _can_take(place: Path, found: _Leftovers, path: str) -> bool:
     return True
 
 
-def is_secret(path: str) -> bool:
-    """Does a new file's name look like a key or a credentials file?"""
-    name = path.rsplit("/", 1)[-1].casefold()
-    if any(fnmatch.fnmatchcase(name, pattern) for pattern in NOT_SECRET):
-        return False
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in SECRET_NAMES)
+def _holds_secret(place: Path) -> bool:
+    try:
+        if place.stat().st_size > MAX_SCANNED:
+            return False
+        return has_secret(place.read_bytes())
+    except FileNotFoundError:
+        return False  # removed meanwhile
 
 
 def _is_open(slot: Slot, path: str) -> bool:
@@ -673,8 +700,17 @@ class _Difference:
     insertions: int
     deletions: int
     commits: int
-    secret: list[str]  # new in any of its commits: history lands too
+    secret: list[str]  # in any of its commits: history lands too
     large: list[str]
+
+
+@dataclass(frozen=True)
+class _Blob:
+    """A file's content that some commit of a change brings."""
+
+    path: str
+    oid: str
+    before: str  # blob that it replaces; empty or zeros: none
 
 
 def _compare(
@@ -682,12 +718,12 @@ def _compare(
 ) -> _Difference:
     call = ("diff-tree", "-r", "-z", "--no-renames", "--raw", "--no-abbrev", "--numstat")
     rows = iter(hub.git.run(*call, base, head).fields)
-    added: dict[str, set[str]] = {}  # path -> blobs
+    brought: dict[_Blob, None] = {}
     paths: list[str] = []
     insertions = deletions = 0
     for row in rows:
         if row.startswith(":"):
-            _note_added(row, next(rows), added)
+            _note_brought(row, next(rows), brought)
             continue
         plus, minus, path = row.split("\t", 2)
         paths.append(path)
@@ -698,23 +734,43 @@ def _compare(
     rows = iter(hub.git.run(*history, head, f"^{target}").fields)
     for row in rows:
         if row.lstrip("\n").startswith(":"):
-            _note_added(row.lstrip("\n"), next(rows), added)
+            _note_brought(row.lstrip("\n"), next(rows), brought)
         elif row:
             commits += 1
-    secret = [path for path in added if is_secret(path) or _is_below(path, copied)]
+    new = [blob for blob in brought if not blob.before.strip("0")]
     most, size = rules.max_file, hub.reader.size
-    large = [path for path, blobs in added.items() if any(size(oid) > most for oid in blobs)]
-    return _Difference(sorted(paths), insertions, deletions, commits, secret, large)
+    large = dict.fromkeys(blob.path for blob in new if size(blob.oid) > most)
+    secret = [blob.path for blob in new if is_secret(blob.path) or is_below(blob.path, copied)]
+    secret += _with_secret(hub, brought)
+    unique = list(dict.fromkeys(secret))
+    return _Difference(sorted(paths), insertions, deletions, commits, unique, list(large))
 
 
-def _note_added(meta: str, path: str, added: dict[str, set[str]]) -> None:
-    _, mode, _, oid, status = meta.split(" ")
-    if status == "A" and mode != GITLINK:
-        added.setdefault(path, set()).add(oid)
+def _note_brought(meta: str, path: str, brought: dict[_Blob, None]) -> None:
+    old_mode, mode, before, oid, status = meta.split(" ")
+    if old_mode == ":" + GITLINK:
+        before = ""
+    if status != "D" and mode != GITLINK:
+        brought[_Blob(path, oid, before)] = None
 
 
-def _is_below(path: str, folders: Sequence[str]) -> bool:
-    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+def _with_secret(hub: Hub, brought: Iterable[_Blob]) -> Iterator[str]:
+    """Paths at which a commit adds what reads like a key, and the file before it did not."""
+    read, size = hub.reader.read, hub.reader.size
+    wanted, total = [], 0
+    for blob in brought:
+        bytes_ = size(blob.oid)
+        if bytes_ <= MAX_SCANNED and total + bytes_ <= MAX_SCANNED_ALL:
+            wanted.append(blob)
+            total += bytes_
+    oids = [blob.oid for blob in wanted]
+    is_bulk = len(oids) > MANY
+    contents = hub.reader.iter_blobs(oids) if is_bulk else (read(oid, "blob") for oid in oids)
+    for blob, content in zip(wanted, contents, strict=True):
+        if has_secret(content) and (
+            not blob.before.strip("0") or has_secret(content, read(blob.before, "blob"))
+        ):
+            yield blob.path
 
 
 def _holds(
@@ -726,13 +782,17 @@ def _holds(
 ) -> list[HoldReason]:
     protect = compile_globs(rules.protect)
     protected = [p for p in differs.paths if protect.matches(p)]
-    secret = list(dict.fromkeys((*captured.secret, *differs.secret)))
-    large = list(dict.fromkeys((*captured.large, *differs.large)))
     found: list[HoldReason] = []
-    if secret:
-        found.append(HoldReason(reason="secret", paths=secret, at=now))
-    if large:
-        found.append(HoldReason(reason="large_file", paths=large, at=now))
+    looked: list[tuple[Hold, Sequence[str], bool]] = [
+        ("secret", captured.secret, True),
+        ("secret", differs.secret, False),
+        ("large_file", captured.large, True),
+        ("large_file", differs.large, False),
+    ]
+    for reason, paths, is_out in looked:
+        if paths:
+            hold = HoldReason(reason=reason, paths=list(paths), at=now, is_left_out=is_out)
+            found.append(hold)
     if protected:
         found.append(HoldReason(reason="protected", paths=protected, at=now))
     if scope and rules.scope == "hold":

@@ -24,6 +24,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
+
 from swarm import environment, faults, process
 from swarm.config import Check, Config
 from swarm.ids import new_nonce
@@ -31,11 +33,12 @@ from swarm.ledger.clock import Clock
 from swarm.ledger.records import CheckRun, Verdict, VerdictValue
 from swarm.plumbing.hub import Hub
 from swarm.scope import compile_globs
-from swarm.slot import Slot
+from swarm.slot import Slot, is_below
 
 LOG_CAP = 16 << 20
 TAIL_BYTES = 4000
 MAX_FAILING = 50
+_MAX_MADE = 1000  # paths that cleaning is told to spare
 _PROBE_SECONDS = 120.0  # where the right tree is read it takes less than one
 _GRACE = timedelta(seconds=5)
 _SHELL_CANNOT = (126, 127)
@@ -182,7 +185,7 @@ class Running:
             if ended.exit_code != 0:
                 self.why = f"setup failed with exit code {ended.exit_code}"
                 return self._record(ended, "could_not_run")
-            _mark_setup(self.bench, self.commit)
+            _mark_setup(self.bench, self.check, self.commit)
             self._start_check()
             return None
         return self._record(ended, self._value(ended))
@@ -388,7 +391,9 @@ def _last_line(text: str) -> str:
 
 
 def _kept(bench: Bench, check: Check) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*bench.config.worktree.keep, *check.keep)))
+    worktree = bench.config.worktree
+    made = made_before(bench.slot, worktree.setup_inputs) if worktree.setup else ()
+    return tuple(dict.fromkeys((*worktree.keep, *check.keep, *made)))
 
 
 def _needs_setup(bench: Bench, commit: str) -> bool:
@@ -399,29 +404,57 @@ def _needs_setup(bench: Bench, commit: str) -> bool:
 
 
 def needs_setup(slot: Slot, inputs: Sequence[str], keep: Sequence[str], digest: str) -> bool:
-    """Setup runs when its inputs' digest, stored after a success, differs or a kept path is gone.
+    """Setup runs when its inputs' digest, stored after a success, differs, or when a kept path or
+    what it made is gone.
 
     Without declared inputs it runs every time.
     """
-    if not inputs or any(not (slot.tree / path.strip("/")).exists() for path in keep):
+    mark = _read_mark(slot)
+    if not inputs or mark is None or mark.digest != digest:
         return True
+    if any(not (slot.tree / path.strip("/")).exists() for path in keep):
+        return True
+    return slot.still(mark.made) != mark.made
+
+
+class _Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """`<slot>.setup`: that setup succeeded, with what, and what it made."""
+
+    digest: str
+    made: list[str]  # untracked and not ignored
+
+
+def _read_mark(slot: Slot) -> _Mark | None:
     try:
-        return (slot.folder / f"{slot.name}.setup").read_text("ascii") != digest
-    except OSError:
-        return True
+        text = (slot.folder / f"{slot.name}.setup").read_bytes()
+        return msgspec.convert(json.loads(text), _Mark)
+    except (OSError, ValueError, RecursionError, msgspec.DecodeError):
+        return None
 
 
-def _mark_setup(bench: Bench, commit: str) -> None:
-    mark_setup(bench.slot, setup_digest(bench.hub, bench.config, commit))
+def made_before(slot: Slot, inputs: Sequence[str]) -> tuple[str, ...]:
+    """What setup made here and will not make again while its inputs stay: it survives cleaning."""
+    mark = _read_mark(slot) if inputs else None
+    return tuple(mark.made) if mark else ()
 
 
-def mark_setup(slot: Slot, digest: str) -> None:
-    """Remember that setup succeeded with these inputs."""
-    (slot.folder / f"{slot.name}.setup").write_text(digest, "ascii")
+def _mark_setup(bench: Bench, check: Check, commit: str) -> None:
+    kept = [path.strip("/") for path in (*bench.config.worktree.keep, *check.keep)]
+    made = bench.slot.made(bench.config.worktree.exclude)
+    made = [path for path in made if not is_below(path, kept)]
+    mark_setup(bench.slot, setup_digest(bench.hub, bench.config, commit), made)
+
+
+def mark_setup(slot: Slot, digest: str, made: Sequence[str]) -> None:
+    """Remember that setup succeeded with these inputs; where it strewed files it runs again."""
+    unmark_setup(slot)
+    if len(made) <= _MAX_MADE:
+        text = json.dumps({"digest": digest, "made": list(made)})
+        (slot.folder / f"{slot.name}.setup").write_text(text, "ascii")
 
 
 def unmark_setup(slot: Slot) -> None:
-    """Setup runs at the next opening, whatever its inputs."""
+    """Setup runs at the next opening, whatever its inputs, and in a clean worktree."""
     (slot.folder / f"{slot.name}.setup").unlink(missing_ok=True)
 
 

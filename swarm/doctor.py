@@ -560,7 +560,7 @@ def _unsaved(case: Case) -> Iterator[Finding]:
                 continue
             head = slot.head() or occupant.head
             is_known = head in (occupant.head, occupant.start) or is_kept(case.work.ledger, head)
-            if not is_known or _is_dirty(slot):
+            if not is_known or slot.changed_paths(occupant):
                 yield Finding(
                     "unsaved-work",
                     f"slot {name} holds work on {occupant.task}, attempt {occupant.token}",
@@ -568,15 +568,6 @@ def _unsaved(case: Case) -> Iterator[Finding]:
                     name,
                     fix="keep it under a rescue ref unless a ref has it already",
                 )
-
-
-def _is_dirty(slot: Slot) -> bool:
-    """Does our own git, with our own index, see a change against HEAD as it was at opening?"""
-    status = slot.own_git.run(
-        "status", "--porcelain", "-z", "--untracked-files=normal", "--ignore-submodules=all",
-        timeout=600,
-    )  # fmt: skip
-    return bool(status.fields)
 
 
 def _save_leftovers(case: Case, finding: Finding) -> str:

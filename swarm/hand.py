@@ -7,18 +7,14 @@ left alone while its claim lives; who lost the claim changes nothing.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarm import environment, process
 from swarm.change import NoWork, Sealed, Unresolved, capture, save, seal
-from swarm.check import mark_setup, needs_setup, setup_digest
 from swarm.claim import (
     AlreadyHolding,
     Claimed,
@@ -42,16 +38,15 @@ from swarm.ledger import records
 from swarm.ledger.records import Lock, Outcome
 from swarm.ledger.view import View
 from swarm.liveness import Holder, Sign, beat, signs
+from swarm.opening import Ground, Setup, open_slot
 from swarm.plumbing import checkout as user
 from swarm.plumbing.hub import Hub
-from swarm.process import Ended
 from swarm.reconcile import rescue_leftovers
-from swarm.slot import Furnishing, Occupant, Slot
+from swarm.slot import Occupant, Slot
 from swarm.workspace import Workspace
 
 PREFIX = "h"
 _HAND_SLOT = re.compile(r"h[0-9]+")
-_LOG_CAP = 1 << 20
 
 
 class ClaimHeld(SwarmError):
@@ -160,10 +155,17 @@ class Joined:
 Joining = Joined | HeldBy | NothingClaimable | NotReady | AlreadyHolding
 
 
-def join(work: Workspace, folder: Path, task: str | None, name: str | None) -> Joining:
+def join(
+    work: Workspace,
+    folder: Path,
+    task: str | None,
+    name: str | None,
+    on_setup: Callable[[], None] = lambda: None,
+) -> Joining:
     """Claim the named task, or the next ready one, and open a worktree for it.
 
     `name` is who claims; without one it is whoever stands in the slot already, else a new id.
+    `on_setup` is called when `[worktree] setup` starts, which may take minutes.
 
     Raises:
         UsageError: typed in a loop's slot, or a name that folds to nothing.
@@ -187,7 +189,7 @@ def join(work: Workspace, folder: Path, task: str | None, name: str | None) -> J
             return answer
         beat(work.ledger.hub, who.runner, work.ledger.clock)
         try:
-            return _open(work, slot, answer)
+            return _open(work, slot, answer, on_setup)
         except SwarmError as error:
             ending = Ending("stopped", f"its worktree could not be opened: {error.what}")
             release(work.ledger, Mine.of(answer.lock), ending, work.bounds)
@@ -243,91 +245,53 @@ def _is_live(view: View, slot: Slot, agent: str) -> bool:
     return occupant.agent != agent or not is_sealed
 
 
-def _open(work: Workspace, slot: Slot, claimed: Claimed) -> Joined:
+def _open(work: Workspace, slot: Slot, claimed: Claimed, on_setup: Callable[[], None]) -> Joined:
     lock = claimed.lock
     task = work.ledger.view().task(lock.task)
     assert task is not None
     rescued = rescue_leftovers(work.ledger, slot, work.rules)
-    worktree = work.config.worktree
-    opened = slot.open(
-        Occupant(
-            task=lock.task,
-            token=lock.token,
-            nonce=lock.nonce,
-            agent=lock.agent,
-            run=lock.run,
-            base=lock.base,
-            start=lock.start,
-            merge=lock.merge,
-            head=lock.start,
-        ),
-        Furnishing(
-            checkout=work.checkout,
-            copies=tuple(user.ignored_matching(work.checkout, worktree.copy)),
-            keep=worktree.keep,
-            share=worktree.share,
-            exclude=worktree.exclude,
-            sparse=worktree.sparse,
-            user_excludes=user.user_excludes(work.checkout),
-            trailers={"task": lock.task, "agent": lock.agent, "token": str(lock.token)},
-            paths=tuple(task.header.paths),
-        ),
-    )
+    copies = tuple(user.ignored_matching(work.checkout, work.config.worktree.copy))
+    excludes = user.user_excludes(work.checkout)
+    ground = Ground(work.ledger.hub, work.config, work.checkout, copies, excludes)
+    opening = open_slot(ground, slot, lock, task)
     folder = work.layout.attempt("", lock.task, lock.token)
     folder.mkdir(parents=True, exist_ok=True)
     last = claimed.attempts.last
     told = f"\n\nThe last attempt: {last.message}\n{last.detail}\n" if last else ""
     task_file = folder / "task.md"
     task_file.write_bytes(records.encode_task(task) + told.encode("utf-8", "replace"))
-    setup = _set_up(work, slot, lock, opened.head, folder)
+    log, how = folder / "setup.log", None
+    with tempfile.TemporaryDirectory(prefix="swarm-", ignore_cleanup_errors=True) as tmpdir:
+        mark = f"{lock.runner}.{lock.agent}.{new_nonce()[:12]}"
+        setup = opening.begin_setup(log=log, mark=mark, tmpdir=Path(tmpdir))
+        if setup is not None:
+            on_setup()
+            how = _finish(setup)
     return Joined(
-        claimed, slot.name, slot.tree, task_file, opened.conflicted, tuple(rescued), setup
+        claimed,
+        slot.name,
+        slot.tree,
+        task_file,
+        opening.opened.conflicted,
+        tuple(rescued),
+        f"{how}, log {log}" if how else None,
     )
 
 
-def _set_up(work: Workspace, slot: Slot, lock: Lock, head: str, folder: Path) -> str | None:
-    """Run `[worktree] setup` when it is needed; None when all is well."""
-    worktree, hub = work.config.worktree, work.ledger.hub
-    if not worktree.setup:
-        return None
-    digest = setup_digest(hub, work.config, head if hub.reader.has(head) else lock.start)
-    if not needs_setup(slot, worktree.setup_inputs, worktree.keep, digest):
-        return None
-    tmpdir = Path(tempfile.mkdtemp(prefix="swarm-"))
-    log = folder / "setup.log"
+def _finish(setup: Setup) -> str | None:
+    """Wait for its end. Interrupted, it is ended: the claim stands, and its worktree can be used
+    without what setup makes.
+    """
     try:
-        env = environment.for_check(
-            os.environ,
-            settings=work.config.env,
-            check_env={},
-            slot=environment.SlotFacts(
-                name=slot.name, worktree=slot.tree, task=lock.task, attempt=lock.token
-            ),
-            checkout=work.checkout,
-            tmpdir=tmpdir,
-        )
-        child = process.start(
-            process.Spec(
-                argv=("/bin/sh", "-c", worktree.setup),
-                cwd=slot.tree,
-                env=env,
-                stdout=log,
-                output_cap=_LOG_CAP,
-                mark=f"{lock.runner}.{lock.agent}.{new_nonce()[:12]}",
-                time_limit=worktree.setup_timeout,
-                grace=work.config.limits.grace,
-            )
-        )
-        ended: Ended | None = None
-        while ended is None:
-            ended = child.wait(60.0)
-    finally:
-        shutil.rmtree(tmpdir, ignore_errors=True)
-    if ended.exit_code == 0:
-        mark_setup(slot, digest)
-        return None
-    how = "timed out" if ended.timed_out else f"exit code {ended.exit_code}"
-    return f"{how}, log {log}"
+        while (ended := setup.child.wait(60.0)) is None:
+            pass
+    except BaseException:
+        setup.child.kill_now("interrupted")
+        ended = setup.child.wait(60.0)
+        if ended is not None:
+            setup.finish(ended)
+        raise
+    return setup.finish(ended)
 
 
 # -- submit, release, renew

@@ -30,7 +30,7 @@ from swarm.change import (
     seal,
     take_commits,
 )
-from swarm.check import mark_setup, needs_setup, setup_digest, unmark_setup
+from swarm.check import unmark_setup
 from swarm.claim import (
     AlreadyHolding,
     Answer,
@@ -55,9 +55,10 @@ from swarm.ledger.outcome import Bounds
 from swarm.ledger.records import Outcome, Task
 from swarm.ledger.store import Ledger
 from swarm.ledger.view import View
+from swarm.opening import Ground, Opening, Setup, open_slot
 from swarm.plumbing.hub import LEDGER
 from swarm.reconcile import rescue_leftovers
-from swarm.slot import Furnishing, Occupant, Slot
+from swarm.slot import Occupant, Slot
 from swarm.task import LateEdits
 
 Stage = Literal["idle", "setup", "working", "ended"]
@@ -97,6 +98,12 @@ class Setting:
     late_edits: LateEdits | None = None
     model: str | None = None
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    @property
+    def ground(self) -> Ground:
+        """What every worktree of the run is made from."""
+        hub, copies = self.ledger.hub, self.copies
+        return Ground(hub, self.config, self.checkout, copies, self.user_excludes, self.environ)
 
 
 @dataclass
@@ -143,7 +150,8 @@ class Attempt:
     mark: str
     started: float  # monotonic
     tmpdir: Path | None = None
-    occupant: Occupant | None = None  # as opening left it
+    occupant: Occupant | None = None  # as opening and setup left it
+    setup: Setup | None = None  # at work
     child: process.Child | None = None
     ended: process.Ended | None = None
     ending: Ending | None = None  # decided, and not written yet
@@ -154,7 +162,6 @@ class Attempt:
     tip: str | None = None  # of the ledger, when the fence was last looked at
     next_look: float = 0.0
     next_beat: float = 0.0
-    digest: str = ""  # of setup
     signs: Signs | None = None  # what was last seen of its life
     sign_at: float = 0.0
     next_sign: float = 0.0
@@ -314,22 +321,9 @@ class Loop:
             folder.mkdir(parents=True, exist_ok=True)
             attempt.tmpdir = Path(tempfile.mkdtemp(prefix="swarm-"))
             self._clear_slot()
-            self.slot.open(
-                Occupant(
-                    task=lock.task,
-                    token=lock.token,
-                    nonce=lock.nonce,
-                    agent=lock.agent,
-                    run=lock.run,
-                    base=lock.base,
-                    start=lock.start,
-                    merge=lock.merge,
-                    head=lock.start,
-                ),
-                self._furnishing(attempt),
-            )
+            opening = open_slot(setting.ground, self.slot, lock, task)
             attempt.occupant = self.slot.occupant()
-            if not self._start_setup(attempt):
+            if not self._start_setup(attempt, opening):
                 self._start_agent(attempt, view)
         except (SwarmError, OSError) as error:
             self._give_back(attempt, error)
@@ -364,21 +358,6 @@ class Loop:
     def _note(self, error: SwarmError | OSError) -> None:
         self.trouble = self.idle.trouble = _says(error)
 
-    def _furnishing(self, attempt: Attempt) -> Furnishing:
-        worktree = self.setting.config.worktree
-        lock = attempt.claimed.lock
-        return Furnishing(
-            checkout=self.setting.checkout,
-            copies=self.setting.copies,
-            keep=worktree.keep,
-            share=worktree.share,
-            exclude=worktree.exclude,
-            sparse=worktree.sparse,
-            user_excludes=self.setting.user_excludes,
-            trailers={"task": lock.task, "agent": lock.agent, "token": str(lock.token)},
-            paths=tuple(attempt.task.header.paths),
-        )
-
     def _give_back(self, attempt: Attempt, error: SwarmError | OSError) -> None:
         """A fault of ours or of the environment: no strike, the claim is released at once."""
         self._note(error)
@@ -392,48 +371,19 @@ class Loop:
 
     # Setup
 
-    def _start_setup(self, attempt: Attempt) -> bool:
-        worktree = self.setting.config.worktree
-        if not worktree.setup:
-            faults.reach("worktree.after_setup")
-            return False
-        head = self.slot.head() or attempt.claimed.lock.start
-        attempt.digest = setup_digest(self.setting.ledger.hub, self.setting.config, head) if (
-            self.setting.ledger.hub.reader.has(head)
-        ) else ""  # fmt: skip
-        is_done = attempt.digest and not needs_setup(
-            self.slot, worktree.setup_inputs, worktree.keep, attempt.digest
-        )
-        if is_done:
-            faults.reach("worktree.after_setup")
-            return False
-        unmark_setup(self.slot)  # until it succeeds nobody knows what is installed
-        attempt.child = process.start(
-            process.Spec(
-                argv=("/bin/sh", "-c", worktree.setup),
-                cwd=self.slot.tree,
-                env=self._check_env(attempt),
-                stdout=attempt.folder / "setup.log",
-                output_cap=self.setting.config.limits.output,
-                mark=attempt.mark,
-                time_limit=worktree.setup_timeout,
-                grace=self.setting.config.limits.grace,
-            )
-        )
-        self._is_furnished = True
-        self.stage = "setup"
-        return True
-
-    def _check_env(self, attempt: Attempt) -> dict[str, str]:
-        return environment.for_check(
-            self.setting.environ,
-            settings=self.setting.config.env,
-            check_env={},
-            slot=self._facts(attempt),
-            checkout=self.setting.checkout,
+    def _start_setup(self, attempt: Attempt, opening: Opening) -> bool:
+        attempt.setup = opening.begin_setup(
+            log=attempt.folder / "setup.log",
+            mark=attempt.mark,
             tmpdir=_made(attempt.tmpdir),
             home=self._home(),
         )
+        if attempt.setup is None:
+            return False
+        attempt.child = attempt.setup.child
+        self._is_furnished = True
+        self.stage = "setup"
+        return True
 
     def _home(self) -> Path | None:
         """The slot's own HOME, made; None: the user's."""
@@ -445,29 +395,26 @@ class Loop:
 
     def _poll_setup(self) -> float:
         attempt = self._now()
-        assert attempt.child is not None
+        assert attempt.setup is not None and attempt.child is not None
         ended = attempt.child.poll()
         if ended is None:
             return POLL_SECONDS
         attempt.child = None
-        if attempt.stopping is not None:
-            why = attempt.request.says if attempt.request else "stopped during setup"
-            self._end_with(attempt, Ending(attempt.stopping, why))
-            return 0.0
-        if ended.exit_code != 0:
-            how = "timed out" if ended.timed_out else f"exit code {ended.exit_code}"
-            tail = _tail(attempt.folder / "setup.log")
-            self.idle.setup_failures += 1
-            self.trouble = self.idle.trouble = how
-            ending = Ending("setup_failed", f"setup failed: {how}", tail, ended.exit_code)
-            self._end_with(attempt, ending)
-            return 0.0
-        self.idle.setup_failures = 0
-        if attempt.digest:
-            mark_setup(self.slot, attempt.digest)
-        faults.reach("worktree.after_setup")
         try:
-            self._start_agent(attempt, self.setting.ledger.view())
+            how = attempt.setup.finish(ended)
+            attempt.occupant = self.slot.occupant()
+            if attempt.stopping is not None:
+                why = attempt.request.says if attempt.request else "stopped during setup"
+                self._end_with(attempt, Ending(attempt.stopping, why))
+            elif how is not None:
+                tail = _tail(attempt.folder / "setup.log")
+                self.idle.setup_failures += 1
+                self.trouble = self.idle.trouble = how
+                ending = Ending("setup_failed", f"setup failed: {how}", tail, ended.exit_code)
+                self._end_with(attempt, ending)
+            else:
+                self.idle.setup_failures = 0
+                self._start_agent(attempt, self.setting.ledger.view())
         except (SwarmError, OSError) as error:
             self._give_back(attempt, error)
         return 0.0

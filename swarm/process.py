@@ -375,9 +375,6 @@ def find_record(path: Path) -> Ended | None:
         return None
 
 
-# -- what a killed runner left --------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Marked:
     """A living process that carries a mark."""
@@ -415,6 +412,21 @@ def find_marked(mark_prefix: str) -> list[Marked]:
                         cmdline=tuple(process.cmdline()),
                     )
                 )
+    return found
+
+
+def find_standing(folder: Path) -> list[int]:
+    """This user's processes that work below a folder without a terminal: daemons, not people.
+
+    They may have dropped their mark, so nobody knows whose they are and nobody ends them; a slot
+    in which one stands is not used. Shape: by pid.
+    """
+    found: list[int] = []
+    for process in _others():
+        with contextlib.suppress(psutil.Error, OSError):
+            is_ours = process.uids().real == os.getuid() and process.terminal() is None
+            if is_ours and Path(process.cwd()).is_relative_to(folder):
+                found.append(process.pid)
     return found
 
 
@@ -502,9 +514,6 @@ def _is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
-
-
-# -- small probes ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

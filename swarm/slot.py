@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
+import json
 import os
 import shutil
 import stat
@@ -39,6 +41,14 @@ class Conflicted(msgspec.Struct, frozen=True, kw_only=True):
     mtime_ns: int | None
 
 
+class SetUp(msgspec.Struct, frozen=True, kw_only=True):
+    """What `[worktree] setup` left: none of it is an agent's work."""
+
+    is_known: bool  # False: it was cut before anybody saw what it left
+    made: list[str] = []  # untracked, and not ignored; a whole new folder as one path
+    changed: dict[str, str] = {}  # tracked path -> digest of what it became
+
+
 class Occupant(msgspec.Struct, frozen=True, kw_only=True):
     """`<slot>.json`: whose worktree this is. Removed first and written last at opening."""
 
@@ -56,6 +66,7 @@ class Occupant(msgspec.Struct, frozen=True, kw_only=True):
     copied: list[str] = []  # copied and shared paths: never in a change
     kept: list[str] = []  # paths that survive between claims: never sealed
     sparse: list[str] = []  # cone folders; what is outside was never checked out
+    setup: SetUp | None = None  # None: nothing of setup's lies here
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,7 @@ class Furnishing:
     checkout: Path | None = None  # where copied and shared files come from
     copies: tuple[str, ...] = ()  # ignored files of the checkout, already matched
     keep: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()  # what setup made before and will not make again
     share: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     sparse: tuple[str, ...] = ()
@@ -146,14 +158,16 @@ class Slot:
     def occupant(self) -> Occupant | None:
         """Whose work lies in the worktree, or None when opening never finished."""
         try:
-            return msgspec.json.decode(self.record.read_bytes(), type=Occupant)
-        except (OSError, msgspec.DecodeError):
+            return msgspec.convert(json.loads(self.record.read_bytes()), Occupant)
+        except (OSError, ValueError, RecursionError, msgspec.DecodeError):
             return None
 
     def put_record(self, occupant: Occupant) -> None:
         """Say again whose work lies in the worktree, unless the record says so."""
         if self.occupant() != occupant:
-            _write_file(self.record, msgspec.json.encode(occupant))
+            # Not by msgspec, which has no spelling for a name that is not UTF-8.
+            text = json.dumps(msgspec.to_builtins(occupant), separators=(",", ":"))
+            _write_file(self.record, text.encode())
 
     def head(self) -> str | None:
         """HEAD's commit as the agent left it, on whatever branch; None when it names none.
@@ -224,7 +238,7 @@ class Slot:
             self._drop_outside("", furnishing)
         git.run("checkout", "-q", "-f", "-B", occupant.task, occupant.start, timeout=1800)
         faults.reach("worktree.after_add")
-        self._clean(git, furnishing.keep)
+        self._clean(git, (*furnishing.keep, *furnishing.made))
         if not is_new:
             faults.reach("cleanup.after_delete")
         conflicted = self._merge(occupant) if occupant.merge else {}
@@ -241,8 +255,9 @@ class Slot:
             copied=copied,
             kept=[path.strip("/") for path in furnishing.keep],
             sparse=list(furnishing.sparse),
+            setup=SetUp(is_known=True, made=self.still(furnishing.made)),
         )
-        _write_file(self.record, msgspec.json.encode(done))
+        self.put_record(done)
         self.is_saved = False
         return Opened(head, tuple(conflicted), is_new)
 
@@ -261,13 +276,86 @@ class Slot:
             if not entry.is_dir(follow_symlinks=False) or entry.name == ".git":
                 continue
             path = f"{folder}{entry.name}"
-            kept = [keep.strip("/") for keep in furnishing.keep]
+            kept = [keep.strip("/") for keep in (*furnishing.keep, *furnishing.made)]
             if path in kept or any(f"{path}/".startswith(f"{f}/") for f in furnishing.sparse):
                 continue
             if any(f.startswith(f"{path}/") for f in (*kept, *furnishing.sparse)):
                 self._drop_outside(f"{path}/", furnishing)
             else:
                 _remove_tree(Path(entry.path))
+
+    # Setup
+
+    def still(self, paths: Sequence[str]) -> list[str]:
+        """Those of the paths at which there is something."""
+        return [path for path in paths if os.path.lexists(self.tree / path)]
+
+    def begin_setup(self) -> None:
+        """From here until `end_setup` nobody can tell whose an uncommitted file is."""
+        occupant = self.occupant()
+        if occupant is not None:
+            self.put_record(msgspec.structs.replace(occupant, setup=SetUp(is_known=False)))
+
+    def end_setup(self, furnishing: Furnishing) -> list[str]:
+        """Remember what setup left, so that it is not sealed; returns the untracked paths of it.
+
+        Raises:
+            GitFault: git cannot look; whose a file is stays unknown.
+        """
+        occupant = self.occupant()
+        if occupant is None:
+            raise GitFault(f"slot {self.name} has no record any more")
+        made = list(dict.fromkeys([*self.still(furnishing.made), *self.made(furnishing.exclude)]))
+        # The agent's merge would lack what the target did to a path that was taken for setup's.
+        changed = {} if occupant.conflicted else self._changed_by_setup()
+        exclude = _exclude_text(furnishing, made)
+        _write_file(self.repo / "info/exclude", exclude)
+        _write_file(self.own / "info/exclude", exclude)
+        left = SetUp(is_known=True, made=made, changed=changed)
+        self.put_record(msgspec.structs.replace(occupant, setup=left))
+        return made
+
+    def made(self, exclude: Sequence[str]) -> list[str]:
+        """Untracked paths that are not ignored. A folder without a tracked file is one path, down
+        to where its files part: a new `src/x.egg-info` does not make all of a new `src` setup's.
+        """
+        git = self.own_git
+        call = ["ls-files", "-o", "-z", "--exclude-standard", *(f"--exclude={e}" for e in exclude)]
+        rows = git.run(*call, "--directory", "--no-empty-directory", timeout=600).fields
+        found = {row: [row] for row in rows if not row.endswith("/")}
+        folders: dict[str, list[str]] = {row: [] for row in rows if row.endswith("/")}
+        for path in git.run(*call, timeout=600).fields if folders else ():
+            ends = [at + 1 for at, char in enumerate(path) if char == "/"]
+            folder = next((path[:end] for end in ends if path[:end] in folders), None)
+            if folder is not None:
+                folders[folder].append(path)
+        return sorted(
+            os.path.commonpath(paths).rstrip("/") for paths in (found | folders).values() if paths
+        )
+
+    def _changed_by_setup(self) -> dict[str, str]:
+        rows = self.own_git.run(
+            "status", "--porcelain=v1", "-z", "--untracked-files=no",
+            "--ignore-submodules=all", "--no-renames", timeout=600,
+        ).fields  # fmt: skip
+        return {row[3:]: _digest(self.tree / row[3:]) for row in rows}
+
+    def is_given(self, occupant: Occupant, code: str, path: str) -> bool:
+        """Does a row of `git status` tell of what we or setup put there, as it was then?"""
+        setup = occupant.setup
+        if code != "??":
+            return setup is not None and setup.changed.get(path) == _digest(self.tree / path)
+        # An agent's `.gitignore` is stronger than the exclude file that names them.
+        given = (*occupant.copied, *occupant.kept, *(setup.made if setup else ()))
+        return is_below(path.rstrip("/"), given)
+
+    def changed_paths(self, occupant: Occupant, *, seconds: float = 600) -> list[str]:
+        """What differs from HEAD as it was at opening and is not there by us or by setup."""
+        rows = self.own_git.run(
+            "status", "--porcelain=v1", "-z", "--untracked-files=all",
+            "--ignore-submodules=all", "--no-renames", timeout=seconds,
+        ).fields  # fmt: skip
+        return [row[3:] for row in rows if not self.is_given(occupant, row[:2], row[3:])]
 
     def _is_inside(self, place: Path) -> bool:
         return place.parent.resolve().is_relative_to(self.tree.resolve())
@@ -283,7 +371,8 @@ class Slot:
         """
         try:
             self._rewrite(Furnishing())
-            (self.own / "index.lock").unlink(missing_ok=True)
+            for lock in self.own.glob("*.lock"):  # of a killed git: we hold the slot's flock
+                lock.unlink()
             self.own_git.run("checkout", "-q", "-f", "--detach", commit, timeout=1800)
             self.clean(keep)
             shutil.copyfile(self.own / "index", self.admin / "index")
@@ -378,7 +467,7 @@ class Slot:
         _write_file(self.repo / "config", self._config(furnishing).encode())
         alternates = f"{self.hub.path / 'objects'}\n".encode()
         _write_file(self.repo / "objects/info/alternates", alternates)
-        exclude = _exclude_text(furnishing)
+        exclude = _exclude_text(furnishing, furnishing.made)
         _write_file(self.repo / "info/exclude", exclude)
         self._write_hooks(furnishing)
         _remove_tree(self.repo / "worktrees")
@@ -536,6 +625,11 @@ def has_marker_line(content: bytes) -> bool:
     return False
 
 
+def is_below(path: str, folders: Sequence[str]) -> bool:
+    """Is the path one of these, or in one of them?"""
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+
+
 def in_cone(path: str, sparse: Sequence[str]) -> bool:
     """Does a sparse checkout of these folders hold the path? Without folders everything is."""
     folder = path.rpartition("/")[0]
@@ -557,11 +651,12 @@ def _cone_text(sparse: Sequence[str]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
 
 
-def _exclude_text(furnishing: Furnishing) -> bytes:
+def _exclude_text(furnishing: Furnishing, made: Sequence[str]) -> bytes:
     lines = [furnishing.user_excludes.rstrip("\n")] if furnishing.user_excludes else []
     lines += furnishing.exclude
-    for path in (*furnishing.copies, *furnishing.keep, *furnishing.share):
-        lines.append("/" + _glob_quoted(path.strip("/")))
+    for path in (*furnishing.copies, *furnishing.keep, *furnishing.share, *made):
+        if "\n" not in path:  # there is no spelling for it
+            lines.append("/" + _glob_quoted(path.strip("/")))
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
 
 
@@ -623,3 +718,21 @@ def _make_removable(folder: Path) -> None:
                 child = Path(place) / name
                 if stat.S_ISDIR(child.lstat().st_mode):
                     child.chmod(stat.S_IMODE(child.lstat().st_mode) | stat.S_IRWXU)
+
+
+def _digest(place: Path) -> str:
+    """Kind, executable bit and content of what is at a path; links are not followed."""
+    try:
+        mode = place.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            return f"link {hashlib.sha256(os.fsencode(place.readlink())).hexdigest()}"
+        if not stat.S_ISREG(mode):
+            return f"mode {stat.S_IFMT(mode):o}"
+        fd = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        return f"{'exec' if mode & stat.S_IXUSR else 'file'} {content}"
+    except (FileNotFoundError, NotADirectoryError):
+        return "gone"
+    except OSError:
+        return "unreadable"

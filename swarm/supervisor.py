@@ -317,6 +317,13 @@ class Supervisor:
             slot = Slot.take(self.setting.layout.slots, f"s{number}", self.ledger.hub)
             if slot is None:
                 continue
+            if standing := process.find_standing(slot.tree):
+                pids = " ".join(map(str, standing))
+                self.faults.append(
+                    f"slot {slot.name} is passed over: unknown processes work in it: {pids}"
+                )
+                slot.close()
+                continue
             role = self.roles[len(self.loops)] if len(self.loops) < len(self.roles) else ""
             loop = Loop(self.setting, slot, self.idle, role)
             loop.near = self.near

@@ -107,6 +107,17 @@ def test_people_create_the_target_and_move_it_forward(hub: Hub) -> None:
     assert hub.tip("refs/heads/trunk") == hub.second
 
 
+@pytest.mark.parametrize("ref", ["refs/heads/trunk", "refs/heads/mine"])
+def test_an_agent_pushes_no_branch_by_path(
+    hub: Hub, ref: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.push(f"{hub.first}:refs/heads/trunk")
+    monkeypatch.setenv("SWARM_MARK", "r1-abc.agent.secret")
+    assert "an agent does not push" in hub.push(f"{hub.second}:{ref}", fails=True)
+    assert hub.tip("refs/heads/trunk") == hub.first
+    assert hub.tip("refs/heads/mine") == ""
+
+
 def test_the_target_never_moves_back_even_by_force(hub: Hub) -> None:
     hub.push(f"{hub.second}:refs/heads/trunk")
     said = hub.push(f"+{hub.first}:refs/heads/trunk", fails=True)

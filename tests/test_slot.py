@@ -602,3 +602,12 @@ def test_T8_a_git_dir_of_its_own_hides_no_work(world: World) -> None:
     assert world.file("new.txt", sealed.entry.head) == "new"
     following = world.agent(world.add("Next"))
     assert following.git("rev-parse", "HEAD") == world.main
+
+
+def test_a_lock_that_a_killed_git_left_does_not_stop_the_gate(world: World) -> None:
+    world.land("First", "a.txt", "1\n")
+    gate = world.layout.gate
+    for name in ("HEAD.lock", "index.lock", "config.lock"):
+        (gate / "g1.own" / name).touch()
+    world.land("Second", "b.txt", "2\n")
+    assert world.file("b.txt") == "2\n"

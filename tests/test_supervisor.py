@@ -6,6 +6,7 @@ Guards: every run ends; no process, no claim and no unsaved work outlives it.
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -364,3 +365,25 @@ def test_an_idle_run_writes_nothing(make: Callable[..., World]) -> None:
     assert supervisor.run(on_tick).exit_code is Exit.INTERRUPTED
     assert len(set(tips[5:12])) == 1, "no event while nothing happens"
     assert supervisors.SWEEP_SECONDS > 1
+
+
+def test_a_slot_in_which_an_unknown_daemon_works_is_passed_over(make: Callable[..., World]) -> None:
+    world = make()
+    task = world.add("Work")
+    world.slot("s1").tree.mkdir(parents=True)
+    world.slot("s1").close()
+    tree = world.layout.slots / "s1"
+    daemon = subprocess.Popen(
+        ["sleep", "60"], cwd=tree, env={}, start_new_session=True, stdin=subprocess.DEVNULL
+    )
+    try:
+        supervisor = supervise(world, WORK, slots=1)
+        assert run(supervisor).exit_code is Exit.YES
+        claims = [e for e in world.ledger.iter_log() if e.kind == "claimed"]
+        assert [e.message.trailers["Swarm-Slot"] for e in claims] == ["s2"]
+        assert str(daemon.pid) in supervisor.faults[0]
+        assert daemon.poll() is None, "nobody ends what nobody knows"
+        assert world.state(task) is State.LANDED
+    finally:
+        daemon.kill()
+        daemon.wait()

@@ -75,7 +75,12 @@ def claim(task: str | None, is_next: bool, name: str | None, as_json: bool) -> N
     if task is not None and is_next:
         raise click.UsageError("name a task or say --next, not both")
     with opened() as work:
-        answer = hand.join(work, Path.cwd(), task, name)
+
+        def on_setup() -> None:
+            if not as_json:
+                click.echo(f"setup     {one_line(work.config.worktree.setup, 80)} ...")
+
+        answer = hand.join(work, Path.cwd(), task, name, on_setup)
         if isinstance(answer, Joined):
             _show(as_json, _joined_record(answer), _joined_lines(work, answer))
             return

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 TABLE_SECONDS = 0.5
+SETUP_SECONDS = 5.0  # a shorter setup is not worth a line
 STANDING_COST = 20  # a look at all tasks may take a 20th of the time
 MOST_NEEDS_YOU = 3  # lines of the table; `swarm status` has all
 
@@ -297,6 +298,7 @@ class Follower:
         self._began = datetime.now(UTC)
         self._seen = supervisor.ledger.hub.reader.ref(LEDGER)
         self._near: deque[tuple[str, tuple[str, ...]]] = deque()
+        self._set_up: set[str] = set()  # nonces of claims whose setup was told of
         self._faults = 0
         self._is_draining = False
         self._is_stopping = False
@@ -321,6 +323,7 @@ class Follower:
                 f"near      {task} may be the same as {', '.join(twins)}, which is being worked on"
                 f"; if so: swarm task cancel {task}"
             )
+        self._print_setups()
         faults = self.supervisor.faults
         for line in faults[self._faults :]:
             self._say(f"warning   {one_line(line)}")
@@ -400,6 +403,19 @@ class Follower:
             if logged.kind not in QUIET:
                 self._say(event_line(logged, self._stamp(logged)))
         self._seen = tip
+
+    def _print_setups(self) -> None:
+        """One line for a setup that takes its time; a table shows it anyway."""
+        if self._screen.is_live:
+            return
+        for loop in self.supervisor.loops:
+            attempt = loop.attempt
+            if loop.stage != "setup" or attempt is None or attempt.mine.nonce in self._set_up:
+                continue
+            if time.monotonic() - attempt.started > SETUP_SECONDS:
+                self._set_up.add(attempt.mine.nonce)
+                command = one_line(self.supervisor.setting.config.worktree.setup, 60)
+                self._say(f"setup     {loop.slot.name}, for {attempt.mine.task}: {command} ...")
 
     def _tell(self) -> None:
         """What only this process knows, for `swarm status` in another."""

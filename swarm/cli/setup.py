@@ -7,24 +7,38 @@ Guards: the checkout gets new files and one remote, each named; nothing existing
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from swarm import adapter as adapters
-from swarm.adopt import Made, check_lines, judge_target_once, make, note_lines, refuse_state_folder
+from swarm.adopt import (
+    REMOTE,
+    Made,
+    bring_in,
+    check_lines,
+    is_our_remote,
+    judge_target_once,
+    make,
+    note_lines,
+    refuse_state_folder,
+)
 from swarm.check import Running
 from swarm.config import FILE, shown
-from swarm.errors import Exit, UsageError
+from swarm.errors import Exit, SwarmError
 from swarm.judge import Green
 from swarm.leave import unmake
+from swarm.output import plural
 from swarm.plumbing import checkout as user
 from swarm.plumbing.git import Git
 from swarm.workspace import Workspace, opened
 
 MOST_LANDED = 30  # commits named by `pull`; then a count
+MOST_STASHED = 8  # files named in a command; then all of them go
 
 
 @click.command()
@@ -102,10 +116,28 @@ def _next_lines(made: Made) -> list[str]:
         "no agent of swarm's list is on PATH"
     )  # fmt: skip
     return [
+        *_commit_lines(made),
         f'next      swarm task add "What should be done"      or write {made.config.tasks}/*.md',
         f"          {run:<41} {seen}",
         "undo      swarm uninit                              "
-        "refuses while anything exists only in the hub",
+        "refuses while a commit is in the hub alone",
+    ]
+
+
+def _commit_lines(made: Made) -> list[str]:
+    """How to commit our own files while they are not: once an approved change to one of them has
+    landed, an untracked one would be in the way of every pull."""
+    here = user.look(made.checkout)
+    ours = (FILE, made.config.tasks)
+    paths = [path for _, path in here.dirty]
+    new = [name for name in ours if any(p == name or p.startswith(f"{name}/") for p in paths)]
+    if not new:
+        return []
+    branch = shlex.quote(made.config.target)
+    give = f" && git push {REMOTE} {branch}" if here.branch == made.config.target else ""
+    return [
+        f"commit    {FILE}, and {made.config.tasks}/ once it has files: what agents change of them lands",
+        f'          git add {shlex.join(new)} && git commit -m "Set up swarm"{give}',
     ]
 
 
@@ -123,7 +155,10 @@ def uninit(keep_hub: bool) -> None:
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Only say what would come.")
 def pull(dry_run: bool) -> None:
-    """Fast-forward this branch to what landed."""
+    """Fast-forward this branch to what landed.
+
+    Exit 1: the branch was not moved; git's own words say why, and the hint is to be pasted.
+    """
     refuse_state_folder(Path.cwd())
     with opened() as work:
         _pull(work, dry_run)
@@ -131,49 +166,78 @@ def pull(dry_run: bool) -> None:
 
 def _pull(work: Workspace, dry_run: bool) -> None:
     target, hub = work.config.target, work.ledger.hub
-    here = user.look(work.checkout, with_status=False)
+    here = user.look(work.checkout)
     if here.branch != target or here.head is None:
         where = f"on {here.branch}" if here.branch else "on no branch"
-        raise UsageError(
+        raise SwarmError(
             f"this checkout is {where}, and what landed is on {target}",
-            hint=f"git switch {target}     or  git fetch swarm {target}",
+            hint=f"git switch {shlex.quote(target)}\ngit fetch {REMOTE} {shlex.quote(target)}",
         )
-    if "swarm" not in user.remotes(work.checkout):
-        raise UsageError("the remote swarm is gone", hint="swarm init")
+    url = user.remotes(work.checkout).get(REMOTE)
+    if url is None:
+        raise SwarmError(f"the remote {REMOTE} is gone", hint="swarm init")
+    if not is_our_remote(url, work.checkout, work.layout):
+        raise SwarmError(
+            f"the remote {REMOTE} is not this hub",
+            why=f"it is {shown(url, 200)}",
+            hint=f"git remote set-url {REMOTE} {shlex.quote(str(hub.path))}",
+        )
     old, new = here.head, hub.tip(target)
     if old == new or Git(here.git_dir).run(
         "merge-base", "--is-ancestor", new, old, ok=(0, 1, 128)
     ).code == 0:  # fmt: skip
         click.echo(f"{target} {old[:7]}: nothing new has landed")
         return
-    is_ahead = hub.reader.has(old) and hub.contains(new, old)
-    if dry_run and not is_ahead:
-        raise UsageError(
-            f"{target} here has commits that the hub lacks: it cannot be fast-forwarded",
-            hint=f"git pull --no-rebase swarm {target}, then: git push swarm {target}",
-        )
+    if not (hub.reader.has(old) and hub.contains(new, old)):
+        raise _apart(target, here)
     if not dry_run:
-        answer = user.pull(work.checkout, "swarm", target)
+        answer = user.pull(work.checkout, REMOTE, target)
         if isinstance(answer, str):
-            raise UsageError(
-                f"git would not fast-forward {target}",
+            raise SwarmError(
+                f"git would not fast-forward {target}; nothing was changed",
                 why=answer,
-                hint="commit or stash what is in the way; nothing was changed"
-                if is_ahead
-                else f"git pull --no-rebase swarm {target}, then: git push swarm {target}",
+                hint=_out_of_the_way(work, here, hub.changed_paths(old, new)),
             )
         old, new = answer.old, answer.new
     verb = "would go" if dry_run else "went"
     files, plus, minus = hub.diff_stat(old, new)
     click.echo(
-        f"{target} {verb} {old[:7]} -> {new[:7]}   "
-        f"+{plus} -{minus} in {files} file{'s' if files != 1 else ''}"
+        f"{target} {verb} {old[:7]} -> {new[:7]}   +{plus} -{minus} in {plural(files, 'file')}"
     )
     _say_commits(hub.git, old, new)
     for path in hub.changed_paths(old, new)[:MOST_LANDED]:
         click.echo(f"  {shown(path, 90)}")
     if files > MOST_LANDED:
-        click.echo(f"  and {files - MOST_LANDED} more files")
+        click.echo(f"  and {plural(files - MOST_LANDED, 'more file')}")
+
+
+def _apart(target: str, here: user.Checkout) -> SwarmError:
+    """Both sides have commits of their own."""
+    return SwarmError(
+        f"{target} here has commits that the hub lacks: it cannot be fast-forwarded",
+        why="the first command puts them on top of what landed, the second gives them to agents;\n"
+        "a push is not checked before it is the target: the next run judges it first",
+        hint="\n".join(bring_in(target, is_dirty=any(code != "??" for code, _ in here.dirty))),
+    )
+
+
+def _out_of_the_way(work: Workspace, here: user.Checkout, coming: Sequence[str]) -> str:
+    """What to paste when files here stand in the way of a fast-forward.
+
+    Plain git: `swarm.toml` itself may be one of them. What git stashes it keeps.
+    """
+    target = shlex.quote(work.config.target)
+    pull = f"git pull --ff-only {REMOTE} {target}"
+    tracked = set(user.tracked_files(work.checkout))
+    new = [p for p in coming if p not in tracked and os.path.lexists(work.checkout / p)]
+    is_edited = any(code != "??" and path in coming for code, path in here.dirty)
+    if is_edited:
+        return f"git stash{' -u' if new else ''} && {pull} && git stash pop"
+    if not new:
+        return "git status"
+    if len(new) > MOST_STASHED:
+        return f"git stash -u && {pull}"
+    return f"git stash -u -- {shlex.join(new)} && {pull}"
 
 
 def _say_commits(git: Git, old: str, new: str) -> None:
@@ -183,4 +247,4 @@ def _say_commits(git: Git, old: str, new: str) -> None:
     for commit in commits[:MOST_LANDED]:
         click.echo(f"  {shown(commit, 96)}")
     if len(commits) > MOST_LANDED:
-        click.echo(f"  and {len(commits) - MOST_LANDED} more commits")
+        click.echo(f"  and {plural(len(commits) - MOST_LANDED, 'more commit')}")

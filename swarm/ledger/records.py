@@ -22,8 +22,8 @@ Hold = Literal[
     "protected",  # touches a protected path
     "scope",  # touches paths outside the task's own
     "reverted",  # a path goes back to a blob that the target had moved on from
-    "large_file",  # a new file over `max_file` was left out
-    "secret",  # a secret-looking new file was left out
+    "large_file",  # a new file over `max_file`
+    "secret",  # a file looks like a key, or holds one
     "containment",  # the landing would change what the change did not
     "side_taking",  # a merge commit of the change took one whole side
     "markers",  # conflict markers in what would land
@@ -91,6 +91,7 @@ class HoldReason(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     paths: list[str]
     at: datetime
     approved_at: datetime | None = None
+    is_left_out: bool = False  # the paths are in a rescue ref alone; else in what would land
 
 
 class LeftByAgent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -182,16 +182,7 @@ def _seen_at_work(work: Workspace, lock: Lock) -> dict[str, Any]:
     with contextlib.suppress(OSError, GitFault), _looked_at(work, lock.slot) as slot:
         occupant = slot.occupant()
         if occupant is not None and occupant.nonce == lock.nonce:
-            listed = slot.own_git.run(
-                "status",
-                "--porcelain=v1",
-                "-z",
-                "--untracked-files=all",
-                "--ignore-submodules=all",
-                "--no-renames",
-                timeout=LOOK_SECONDS,
-            ).fields
-            paths = [row[3:] for row in listed]
+            paths = slot.changed_paths(occupant, seconds=LOOK_SECONDS)
             times = {path: _mtime(slot.tree / path) for path in paths[:1000]}
             seen["files_changed"] = len(paths)
             if times:

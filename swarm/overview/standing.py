@@ -141,11 +141,16 @@ _HOLDS = {
     "protected": "touches {paths} (protected)",
     "scope": "changes {paths}, outside its paths",
     "reverted": "{paths} goes back to what the target had before",
-    "large_file": "left out {paths}: too large",
-    "secret": "left out {paths}: looks like a secret",
+    "large_file": "contains {paths}: too large; approving lands it",
+    "secret": "contains {paths}: looks like a secret; approving lands it",
     "containment": "would change {paths}, which its own commits do not",
     "side_taking": "took one whole side in {paths}",
     "markers": "conflict markers in {paths}",
+}
+
+_LEFT_OUT = _HOLDS | {
+    "large_file": "left out {paths}: too large; kept under refs/swarm/rescue",
+    "secret": "left out {paths}: looks like a secret; kept under refs/swarm/rescue",
 }
 
 
@@ -157,5 +162,7 @@ def hold_text(holds: Iterable[HoldReason]) -> str:
             paths = ", ".join(hold.paths[:2])
             if len(hold.paths) > 2:
                 paths += f" and {len(hold.paths) - 2} more"
-            said.append(_HOLDS[hold.reason].format(paths=paths))
+            said.append(
+                (_LEFT_OUT if hold.is_left_out else _HOLDS)[hold.reason].format(paths=paths)
+            )
     return "; ".join(said)

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import git
 
-from swarm.errors import UsageError
+from swarm.errors import GitFault, UsageError
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,9 @@ class Pulled:
 def pull(folder: Path, remote: str, branch: str) -> Pulled | str:
     """Fast-forward the checkout when git itself says that it is safe; else git's own words.
 
+    Raises:
+        GitFault: the remote could not be read; nothing was changed.
+
     Safe: git refuses to overwrite uncommitted work and then changes nothing.
     """
 
@@ -121,10 +124,17 @@ def pull(folder: Path, remote: str, branch: str) -> Pulled | str:
         old = found.head.commit.hexsha
         try:
             found.git.fetch("--quiet", remote, branch)
+        except git.GitCommandError as error:
+            raise GitFault(f"git cannot fetch {branch} from {remote}", why=_words(error)) from error
+        try:
             found.git.merge("--ff-only", "--quiet", "FETCH_HEAD")
         except git.GitCommandError as error:
-            return str(error.stderr).replace("stderr: ", "").strip().strip("'").strip()
+            return _words(error)
         return Pulled(old, found.head.commit.hexsha)
+
+
+def _words(error: git.GitCommandError) -> str:
+    return str(error.stderr).replace("stderr: ", "").strip().strip("'").strip()
 
 
 def ignored_matching(folder: Path, globs: Sequence[str]) -> list[str]:

@@ -1,0 +1,154 @@
+"""Making a slot ready for a claim: opened at its start, furnished, set up.
+
+Enters: a claim, a slot whose work is saved. Leaves: a worktree to work in.
+Guards: a run and a claim by hand get the same; what setup leaves is nobody's work.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from swarm import environment, faults, process
+from swarm.check import made_before, mark_setup, needs_setup, setup_digest, unmark_setup
+from swarm.config import Config
+from swarm.ledger.records import Lock, Task
+from swarm.plumbing.hub import Hub
+from swarm.slot import Furnishing, Occupant, Opened, Slot
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What every worktree of a run, or of a command, is made from."""
+
+    hub: Hub
+    config: Config
+    checkout: Path
+    copies: tuple[str, ...]  # ignored files of the checkout that every worktree gets
+    user_excludes: str  # text of the user's own excludes file
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A slot that was opened for a claim; `begin_setup` is what is left to do."""
+
+    ground: Ground
+    slot: Slot
+    lock: Lock
+    furnishing: Furnishing
+    opened: Opened
+
+    def begin_setup(
+        self, *, log: Path, mark: str, tmpdir: Path, home: Path | None = None
+    ) -> Setup | None:
+        """Start `[worktree] setup`; None when there is none, or its inputs are as they were.
+
+        Raises:
+            SwarmError: it cannot be started.
+        """
+        worktree = self.ground.config.worktree
+        digest = self._digest() if worktree.setup else ""
+        is_done = digest and not needs_setup(
+            self.slot, worktree.setup_inputs, worktree.keep, digest
+        )
+        if not worktree.setup or is_done:
+            faults.reach("worktree.after_setup")
+            return None
+        unmark_setup(self.slot)  # until it succeeds nobody knows what is installed
+        self.slot.begin_setup()
+        facts = environment.SlotFacts(
+            name=self.slot.name,
+            worktree=self.slot.tree,
+            task=self.lock.task,
+            attempt=self.lock.token,
+        )
+        env = environment.for_check(
+            self.ground.environ,
+            settings=self.ground.config.env,
+            check_env={},
+            slot=facts,
+            checkout=self.ground.checkout,
+            tmpdir=tmpdir,
+            home=home,
+        )
+        limits = self.ground.config.limits
+        child = process.start(
+            process.Spec(
+                argv=("/bin/sh", "-c", worktree.setup),
+                cwd=self.slot.tree,
+                env=env,
+                stdout=log,
+                output_cap=limits.output,
+                mark=mark,
+                time_limit=worktree.setup_timeout,
+                grace=limits.grace,
+            )
+        )
+        return Setup(self.slot, self.furnishing, digest, child)
+
+    def _digest(self) -> str:
+        """Of what setup depends on; empty where no commit of the hub says what is checked out."""
+        head, hub = self.opened.head, self.ground.hub
+        if self.opened.conflicted or not hub.reader.has(head):
+            return ""
+        return setup_digest(hub, self.ground.config, head)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """`[worktree] setup` at work."""
+
+    slot: Slot
+    furnishing: Furnishing
+    digest: str
+    child: process.Child
+
+    def finish(self, ended: process.Ended) -> str | None:
+        """Tell what it left from an agent's work; how it went wrong, None when all is well.
+
+        Raises:
+            GitFault: the worktree cannot be looked at.
+        """
+        made = self.slot.end_setup(self.furnishing)
+        if ended.exit_code != 0:
+            return "timed out" if ended.timed_out else f"exit code {ended.exit_code}"
+        if self.digest:
+            mark_setup(self.slot, self.digest, made)
+        faults.reach("worktree.after_setup")
+        return None
+
+
+def open_slot(ground: Ground, slot: Slot, lock: Lock, task: Task) -> Opening:
+    """Open the slot at the start of a claim's attempt; what lay in it was saved before.
+
+    Raises:
+        GitFault: see `Slot.open`.
+    """
+    worktree = ground.config.worktree
+    furnishing = Furnishing(
+        checkout=ground.checkout,
+        copies=ground.copies,
+        keep=worktree.keep,
+        made=made_before(slot, worktree.setup_inputs) if worktree.setup else (),
+        share=worktree.share,
+        exclude=worktree.exclude,
+        sparse=worktree.sparse,
+        user_excludes=ground.user_excludes,
+        trailers={"task": lock.task, "agent": lock.agent, "token": str(lock.token)},
+        paths=tuple(task.header.paths),
+    )
+    occupant = Occupant(
+        task=lock.task,
+        token=lock.token,
+        nonce=lock.nonce,
+        agent=lock.agent,
+        run=lock.run,
+        base=lock.base,
+        start=lock.start,
+        merge=lock.merge,
+        head=lock.start,
+    )
+    return Opening(ground, slot, lock, furnishing, slot.open(occupant, furnishing))
