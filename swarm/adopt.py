@@ -314,7 +314,8 @@ def _refuse_hub(layout: Layout, target: str, source: Git) -> bool:
         )
     if not os.path.lexists(hub):
         return True
-    hint = f"swarm init --hub {shlex.quote(f'../{root.name.removesuffix('.swarm')}-hub.git')}"
+    name = root.name.removesuffix(".swarm")
+    hint = f"swarm init --hub {shlex.quote(f'../{name}-hub.git')}"
     if not hub.is_dir():
         raise UsageError(f"{hub} is there and is no hub", hint=hint)
     if not (hub / "HEAD").is_file() or not (hub / "objects").is_dir():
@@ -345,7 +346,8 @@ def _refuse_hub(layout: Layout, target: str, source: Git) -> bool:
 
 def _about(found: Checkout) -> str:
     files = len(user.tracked_files(found.root))
-    says = f"branch {found.branch} at {(found.head or '')[:7]}, {files} files"
+    count = f"{files} file{'s' if files != 1 else ''}"
+    says = f"branch {found.branch} at {(found.head or '')[:7]}, {count}"
     urls = user.remotes(found.root)
     name = "origin" if "origin" in urls else next((n for n in urls if n != REMOTE), "")
     return says + (f", {name} {shown(_public(urls[name]), 200)}" if name else "")

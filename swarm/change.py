@@ -12,14 +12,14 @@ import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
 from swarm import faults
 from swarm.claim import Fenced, Mine, check_fence
-from swarm.errors import GitFault, MalformedObjects
+from swarm.errors import GitFault
 from swarm.ids import is_oid
 from swarm.ledger import records
 from swarm.ledger.events import Event
@@ -28,18 +28,19 @@ from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import View
 from swarm.plumbing.git import Git
 from swarm.plumbing.hub import RESCUE, Hub, branch_ref, work_ref
-from swarm.plumbing.refs import Move
+from swarm.plumbing.refs import Committed, Move
 from swarm.scope import compile_globs, outside
 from swarm.secret import has_secret, is_secret
-from swarm.slot import Occupant, Slot, has_marker_line, in_cone, is_below
+from swarm.slot import Occupant, Slot, has_marker_line, in_cone, is_below, unblock
+from swarm.strays import MISSING, fall_back, keep_elsewhere, why_refused
 from swarm.trailers import listed
 
 GITLINK = "160000"
 REBASING = ".git/rebase-merge"  # stands for a rebase that was stopped with nothing unmerged
-MAX_KEPT = 16  # parents of one commit
 MAX_SCANNED = 1 << 20  # bytes of a file that is looked through for keys; larger ones are data
 MANY = 64  # blobs for which a process of their own is worth its start
 MAX_SCANNED_ALL = 64 << 20  # and of all files of a change
+JUDGED = (".gitmodules", ".gitattributes")  # files whose content git's fsck can refuse
 _IGNORED = re.compile(r"^Ignoring path (.*)$", re.MULTILINE)  # `git~1`, `.git.`: with exit 0
 _REFUSED = re.compile(r"^fatal: Unable to process path (.*)$", re.MULTILINE)
 _UNOPENED = re.compile(r"^warning: could not open directory '(.*?)/?':", re.MULTILINE)
@@ -71,6 +72,15 @@ class Captured:
     unresolved: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
     malformed: str = ""  # why git refuses the agent's commits; then its files stand for them
+    flattened: tuple[str, ...] = ()  # submodules of a .gitmodules that became plain files
+
+    @property
+    def refusal(self) -> str:
+        """A sentence of why an attempt failed whose commits git refuses; empty when it does not."""
+        if not self.malformed:
+            return ""
+        is_missing = self.malformed.startswith(MISSING)
+        return MISSING if is_missing else "git refuses a commit of it as malformed"
 
     @property
     def left(self) -> LeftByAgent:
@@ -86,6 +96,7 @@ class _Leftovers:
     tracked: list[str] = field(default_factory=list)
     new: list[str] = field(default_factory=list)
     nested: list[str] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)  # the same, and those of a cut setup
     secret: list[str] = field(default_factory=list)
     large: list[str] = field(default_factory=list)
     unclear: list[str] = field(default_factory=list)  # an agent's, or a setup's that was cut
@@ -102,50 +113,83 @@ def capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
     Leftovers become one commit more, with every MERGE_HEAD as a further parent. Secret-looking and
     oversized new files go to a commit of their own; while a conflict is unresolved everything
     does, and `head` is the agent's. In the middle of a rebase, `head` is where that began, since
-    HEAD has only a part of the work. Commits that git's fsck refuses stay in the slot's own
-    objects: what they changed is taken from the files. A worktree that is gone holds nothing.
+    HEAD has only a part of the work. Commits that git's fsck refuses, or that need an object that
+    is missing, stay in the slot's own objects: what they changed is taken from the files. A
+    worktree that is gone holds nothing. What it returns is in the hub.
 
     Raises:
-        GitFault: git fails (a full disk, a broken object): nothing was deleted; keep the slot.
+        GitFault: git fails (a full disk, a hub that is damaged): nothing was deleted; keep the
+            slot.
 
     Safe: reads the worktree, writes only to our git dir; twice gives the same commit, so that what
     is sealed or saved already is not taken for something new.
     """
     try:
-        return _capture(slot, occupant, rules)
+        unblock(slot.repo)
+        captured = _capture(slot, occupant, rules, slot.own_git)
+        why = _why_refused(slot, captured, None)
+        if why:  # a file's object that an agent broke is not written again beside its own
+            captured = _capture(slot, occupant, rules, slot.sound_git())
+            why = _why_refused(slot, captured, slot.sound)
+        if why:
+            captured = _capture(slot, occupant, rules, slot.sound_git(), skip=JUDGED)
+            captured = replace(captured, malformed=captured.malformed or why)
+            why = _why_refused(slot, captured, slot.sound)
     except OSError as error:
         raise GitFault(f"slot {slot.name} cannot be captured", why=str(error)) from error
+    if why:
+        raise GitFault(f"slot {slot.name} cannot be captured", why=why)
+    return captured
 
 
-def _capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
-    head = slot.head() or occupant.head
+def _why_refused(slot: Slot, captured: Captured, store: Path | None) -> str:
+    made = [oid for oid in (captured.head, captured.rescue) if oid is not None]
+    return next((why for oid in made if (why := why_refused(slot, oid, store))), "")
+
+
+def _capture(
+    slot: Slot, occupant: Occupant, rules: Rules, git: Git, skip: Sequence[str] = ()
+) -> Captured:
     was: Literal["branch", "detached"] = "branch" if slot.is_on_branch else "detached"
-    git = slot.own_git
-    malformed = why_malformed(slot, head)
-    if malformed:
-        head = occupant.head
-    elsewhere = _elsewhere(slot, git, occupant, head)
+    named = slot.named_head()
+    refused = head = slot.head() or occupant.head
+    malformed = why_refused(slot, head)
+    if not malformed and is_oid(named or "") and named != head:
+        refused, malformed = named or "", f"{MISSING}: HEAD is {named}"
+    elif malformed:
+        head = fall_back(slot, occupant, head)
     if not slot.is_real_tree:
+        elsewhere = keep_elsewhere(slot, occupant, head, refused, (), _opened_at(slot))
         return Captured(head, head, was, 0, 0, None, elsewhere, malformed=malformed)
     (slot.own / "index.lock").unlink(missing_ok=True)
     before = _own_head(slot)
     if head != before or occupant.conflicted or not (slot.own / "index").exists():
         git.run("read-tree", "--reset", head)
         (slot.own / "HEAD").write_text(head + "\n", "ascii")
-    merging = [oid for oid in slot.merge_heads() if oid != head]
-    found = _survey(slot, git, occupant, rules, merging)
+    merging: list[str] = []
+    for oid in slot.merge_heads():
+        why = why_refused(slot, oid) if oid != head else ""
+        malformed = malformed or why
+        merging += [oid] if oid != head and not why else []
+    found = _survey(slot, git, occupant, rules, merging, skip)
     began = slot.interrupted_rebase()
+    if began and (why := why_refused(slot, began)):
+        began, malformed = "", malformed or why
     unresolved = tuple(path for path, how in occupant.conflicted.items() if _is_open(slot, path))
     if began is not None:
         unresolved += tuple(p for p in _unmerged(slot) if p not in unresolved) or (REBASING,)
-    nested = found.nested + _gitlinks(git, occupant.base, head)
+    links = _gitlinks(git, occupant.base, head)
+    folders = [*found.folders, *links]
+    elsewhere = keep_elsewhere(slot, occupant, head, refused, folders, _opened_at(slot))
+    nested = found.nested + links
+    flattened = _submodules(slot, git, nested)
     if merging and occupant.sparse:
         _take_unseen(slot, git, occupant.sparse)
     if unresolved:
         everything = found.tracked + found.new
         tree = _stage(slot, git, everything, nested, rules, found)
         if found.withheld:
-            tree = _with(slot, found.withheld)
+            tree = _with(slot, git, found.withheld)
         told = "Unfinished merge, as the agent left it"
         rescue = _commit(git, tree, [head, *merging], told, _opened_at(slot))
         git.run("read-tree", "--reset", head)
@@ -174,7 +218,7 @@ def _capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
         told = "Left out of the change: secret-looking or oversized files"
         if found.unclear:
             told = "Left out of the change: its setup was cut, and some of this may be setup's"
-        tree = _with(slot, found.withheld)
+        tree = _with(slot, git, found.withheld)
         withheld = _commit(git, tree, [new_head], told, _opened_at(slot))
     faults.reach("seal.after_commit")
     return Captured(
@@ -189,22 +233,8 @@ def _capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
         large=tuple(found.large),
         unreadable=tuple(found.unreadable),
         malformed=malformed,
+        flattened=flattened,
     )
-
-
-def why_malformed(slot: Slot, oid: str) -> str:
-    """Bring a commit of the slot into the hub; git's words when its fsck refuses it, else empty.
-
-    What is refused stays in the slot's own objects, which nothing prunes.
-
-    Raises:
-        GitFault: it could not be brought for another reason.
-    """
-    try:
-        slot.hub.fetch(slot.own, oid, inherit=(slot.fd,))
-    except MalformedObjects as fault:
-        return fault.why or fault.what
-    return ""
 
 
 def _same(git: Git, commit: str, tree: str, parents: Sequence[str]) -> str | None:
@@ -220,27 +250,6 @@ def _opened_at(slot: Slot) -> int:
     return int(slot.record.stat().st_mtime)
 
 
-def _elsewhere(slot: Slot, git: Git, occupant: Occupant, head: str) -> str | None:
-    """One commit whose parents are what branches, tags and the stash hold and HEAD does not."""
-    ours = (head, occupant.head, occupant.start, occupant.base, occupant.merge)
-    others = [oid for oid in slot.tips() if oid not in ours]
-    if not others:
-        return None
-    asked = "".join(f"{oid}^{{commit}}\n" for oid in others).encode()
-    rows = git.run("cat-file", "--batch-check=%(objectname)", input=asked).lines
-    commits = dict.fromkeys(row for row in rows if is_oid(row))  # not of a blob's tag, or missing
-    kept = [oid for oid in commits if not _reaches(git, head, oid)][:MAX_KEPT]
-    if not kept:
-        return None
-    tree = git.run("rev-parse", f"{kept[0]}^{{tree}}").text
-    told = "Commits of the agent that were not on its HEAD: other branches, tags, the stash"
-    return _commit(git, tree, kept, told, _opened_at(slot))
-
-
-def _reaches(git: Git, tip: str, oid: str) -> bool:
-    return git.run("merge-base", "--is-ancestor", oid, tip, ok=(0, 1, 128)).code == 0
-
-
 def _own_head(slot: Slot) -> str:
     try:
         return (slot.own / "HEAD").read_text("ascii", "replace").strip()
@@ -249,10 +258,15 @@ def _own_head(slot: Slot) -> str:
 
 
 def _survey(
-    slot: Slot, git: Git, occupant: Occupant, rules: Rules, merging: Sequence[str]
+    slot: Slot,
+    git: Git,
+    occupant: Occupant,
+    rules: Rules,
+    merging: Sequence[str],
+    skip: Sequence[str],
 ) -> _Leftovers:
     """What differs from HEAD, and what was never added; ignored files are not seen, nor what we
-    or setup put there.
+    or setup put there. Files with a name in `skip` are left out and named.
     """
     found = _Leftovers()
     status = git.run(
@@ -269,6 +283,9 @@ def _survey(
         code, path = row[:2], row[3:]
         if slot.is_given(occupant, code, path):
             continue
+        if path.rpartition("/")[2] in skip:
+            found.unreadable.append(path)
+            continue
         if code == "??":
             if path.endswith("/"):
                 found.nested.append(path.rstrip("/"))
@@ -280,6 +297,7 @@ def _survey(
             found.tracked.append(path)
     if merging:  # what the target has is not the agent's to leave out
         _take_back(git, merging, found)
+    found.folders = list(found.nested)
     is_cut = occupant.setup is not None and not occupant.setup.is_known
     if is_cut and not occupant.conflicted:  # else the merge would lack the target's side
         for folder in found.nested:
@@ -409,6 +427,17 @@ def _gitlinks(git: Git, base: str, head: str) -> list[str]:
     ]
 
 
+def _submodules(slot: Slot, git: Git, nested: Sequence[str]) -> tuple[str, ...]:
+    """Those of the folders that the worktree's .gitmodules names."""
+    place = slot.tree / ".gitmodules"
+    if not nested or not place.is_file() or place.is_symlink():
+        return ()
+    call = ("config", "--file", str(place), "-z", "--get-regexp", r"^submodule\..*\.path$")
+    rows = git.run(*call, ok=(0, 1, 3, 128)).fields
+    named = {row.partition("\n")[2].rstrip("/") for row in rows}
+    return tuple(path for path in nested if path in named)
+
+
 def _stage(
     slot: Slot,
     git: Git,
@@ -476,11 +505,11 @@ def _nested_files(slot: Slot, folder: str, rules: Rules, found: _Leftovers) -> l
     return found.new[before:]
 
 
-def _with(slot: Slot, paths: Sequence[str]) -> str:
+def _with(slot: Slot, git: Git, paths: Sequence[str]) -> str:
     """The tree of our index with files that may not be in the change."""
     index = slot.own / "index.withheld"
     shutil.copyfile(slot.own / "index", index)
-    beside = Git(slot.own, work_tree=slot.tree, index=index, inherit=(slot.fd,))
+    beside = replace(git, index=index)
     _add(beside, paths, _Leftovers())
     tree = beside.run("write-tree").text
     index.unlink(missing_ok=True)
@@ -515,7 +544,7 @@ def save(ledger: Ledger, slot: Slot, task: str, token: int, captured: Captured) 
     rescued: list[str] = []
     out = "unfinished merge" if captured.unresolved else "left out of the change"
     for oid, why in ((captured.rescue, out), (captured.elsewhere, "not on the agent's HEAD")):
-        if oid is not None and not why_malformed(slot, oid):
+        if oid is not None:
             rescued.append(rescue(ledger, task, token, oid, why))
     occupant = slot.occupant()
     ref = work_ref(task, token)
@@ -584,8 +613,8 @@ def take_commits(ledger: Ledger, slot: Slot, mine: Mine) -> str | None:
     with ledger.hub.turn.held():
         if check_fence(ledger.view(), mine) is not None:
             return None
-        ledger.hub.refs.transact([Move(ref, old, head)])
-    return head
+        moved = ledger.hub.refs.transact([Move(ref, old, head)])
+    return head if isinstance(moved, Committed) else None
 
 
 @dataclass(frozen=True)
@@ -667,7 +696,7 @@ def seal(
         )
         event = Event(
             "sealed",
-            _seal_says(entry, scope),
+            _seal_says(entry, scope, captured.flattened),
             {records.queue_path(mine.task): records.encode(entry)},
             mine.task,
             mine.agent,
@@ -678,7 +707,7 @@ def seal(
                 "Swarm-Lock": entry.lock,
                 "Swarm-Slot": lock.slot,
                 **({"Swarm-Outside": listed(scope)} if scope else {}),
-                **({"Swarm-Hold": listed([h.reason for h in entry.hold])} if entry.hold else {}),
+                **({"Swarm-Hold": listed(entry.reasons)} if entry.hold else {}),
                 **(
                     {"Swarm-Unreadable": listed(captured.unreadable)} if captured.unreadable else {}
                 ),
@@ -782,6 +811,8 @@ def _holds(
 ) -> list[HoldReason]:
     protect = compile_globs(rules.protect)
     protected = [p for p in differs.paths if protect.matches(p)]
+    if captured.flattened and ".gitmodules" not in protected:
+        protected.append(".gitmodules")  # it names what the change has as plain files
     found: list[HoldReason] = []
     looked: list[tuple[Hold, Sequence[str], bool]] = [
         ("secret", captured.secret, True),
@@ -802,13 +833,15 @@ def _holds(
     return found
 
 
-def _seal_says(entry: QueueEntry, scope: Sequence[str]) -> str:
+def _seal_says(entry: QueueEntry, scope: Sequence[str], flattened: Sequence[str]) -> str:
     says = f"head {entry.head[:7]}, {entry.commits} commit{'s' if entry.commits != 1 else ''}"
     left = entry.left_by_agent
     if left.uncommitted or left.untracked:
         says += f"; {left.uncommitted} uncommitted and {left.untracked} untracked sealed by swarm"
     if entry.hold:
-        says += "; held: " + ", ".join(hold.reason for hold in entry.hold)
+        says += f"; held: {', '.join(entry.reasons)}"
+    if flattened:
+        says += f"; submodules taken as plain files: {', '.join(flattened[:5])}"
     if scope:
         says += f"; outside its paths: {', '.join(scope[:5])}"
     return says

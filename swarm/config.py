@@ -12,6 +12,7 @@ import json
 import math
 import posixpath
 import re
+import shlex
 import tomllib
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -528,14 +529,17 @@ def load(checkout: Path) -> Config:
         raise UsageError(f"no {FILE} in {checkout}", hint="swarm init") from error
     except OSError as error:
         raise UsageError(f"cannot read {file}", why=error.strerror) from error
-    config = parse(data)
+    config = parse(data, place=file)
     if config.hub:
         return config
     return msgspec.structs.replace(config, hub=f"../{checkout.resolve().name}.swarm/hub.git")
 
 
-def parse(data: bytes, label: str = FILE) -> Config:
+def parse(data: bytes, label: str = FILE, place: Path | None = None) -> Config:
     """
+    Args:
+        place: where the file lies; the hint of a refusal opens it.
+
     Raises:
         UsageError: `why` lists every fault, one a line: file, line, key, what is wanted.
     """
@@ -543,9 +547,11 @@ def parse(data: bytes, label: str = FILE) -> Config:
     config = reading.config(data)
     if config is None or reading.problems:
         count = len(reading.problems)
+        line = min((problem.line for problem in reading.problems), default=0) or 1
         raise UsageError(
-            f"{count} problem{'s' if count != 1 else ''} in {label}; nothing was started",
+            f"{count} problem{'s' if count != 1 else ''} in {label}",
             why=listing(reading.problems),
+            hint=f"${{EDITOR:-vi}} +{line} {shlex.quote(str(place))}" if place else None,
         )
     return config
 

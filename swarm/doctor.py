@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shlex
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -19,11 +21,14 @@ from swarm import invariants, process
 from swarm.claim import find_lock
 from swarm.errors import GitFault, HubUnusable, SwarmError
 from swarm.hand import is_gate_alive
+from swarm.ids import new_nonce
 from swarm.invariants import Policy, Violation
 from swarm.land import GateHeld, leave_gate, take_gate
 from swarm.ledger import records
-from swarm.ledger.records import Undecodable
-from swarm.ledger.store import Ledger
+from swarm.ledger.events import Event
+from swarm.ledger.records import Landing, Paused, Undecodable, free_gate
+from swarm.ledger.store import Draft, Ledger, Logged, refuse
+from swarm.ledger.view import View
 from swarm.liveness import alive_path, is_flock_free
 from swarm.plumbing import checkout as user
 from swarm.plumbing.hub import LEDGER, RESCUE, STALE_LOCK_SECONDS, WORK, branch_ref
@@ -138,7 +143,7 @@ def mend(case: Case, found: list[Finding]) -> list[Outcome]:
         repair = REPAIRS.get(finding.id)
         if finding.fix is None or repair is None:
             outcomes.append(Outcome(finding, None, "a person must act"))
-        elif not is_trusted and finding.id not in _BESIDE_LEDGER:
+        elif not is_trusted and finding.id not in _BESIDE_LEDGER | _BY_HISTORY:
             outcomes.append(Outcome(finding, None, "the ledger's own history is damaged"))
         else:
             try:
@@ -204,6 +209,16 @@ def _write_settings(case: Case, finding: Finding) -> str:
     return "written again"
 
 
+def _not_writable(case: Case) -> Iterator[Finding]:
+    work = case.work
+    hub = work.ledger.hub.path
+    folders = [hub, hub / "objects", hub / "refs", hub / "logs", hub.parent, work.layout.root]
+    for path in dict.fromkeys(folders):
+        if path.is_dir() and not os.access(path, os.W_OK | os.X_OK):
+            what = f"{path} cannot be written by you: nothing can be claimed or landed"
+            yield Finding("read-only", what, (str(path),), hint=f"ls -ld {shlex.quote(str(path))}")
+
+
 def _ref_locks(case: Case) -> Iterator[Finding]:
     hub = case.work.ledger.hub
     seen = _lock_files(hub.path)
@@ -258,9 +273,9 @@ def _logs(case: Case) -> Iterator[Finding]:
         if moved is not None:
             yield Finding(
                 "unlogged-move",
-                f"{name} was moved past git: its last logged move ended at {moved[0][:10]}",
-                moved,
-                hint=f"git -C {hub.path} log -g {name}; who wrote that file by hand?",
+                f"{name} was moved past git: somebody wrote its file by hand",
+                (f"its last logged move ended at {moved[0]}", f"it is now at {moved[1]}"),
+                hint=f"git -C {shlex.quote(str(hub.path))} log -g {name}",
             )
 
 
@@ -319,13 +334,140 @@ def _records(case: Case) -> Iterator[Finding]:
             "record",
             f"{path} does not decode: {why}",
             (path,),
-            hint=f"git -C {view.hub.path} show {LEDGER}:{path}",
+            hint=f"git -C {shlex.quote(str(view.hub.path))} show {LEDGER}:{path}",
         )
     for path, oid in view.iter_paths("tasks"):
         try:
             records.decode_task(view.hub.reader.read(oid, "blob"))
         except Undecodable as error:
             yield Finding("record", f"{path} does not decode: {error}", (path,))
+
+
+def _shared_records(case: Case) -> Iterator[Finding]:
+    """What belongs to no single task and stops all while it is damaged."""
+    view = case.work.ledger.view()
+    history = f"git -C {shlex.quote(str(view.hub.path))} log -p {LEDGER} -- "
+    try:
+        view.gate()
+    except HubUnusable as error:
+        yield Finding(
+            "gate-record",
+            error.what,
+            (error.why or "",),
+            fix="write a free gate, with a token above any that was given",
+            hint=history + records.GATE_PATH,
+        )
+    try:
+        is_gone = view.landing() is None and _cut_off(case.work.ledger, view) is not None
+        what, why = f"{records.LANDING_PATH} was removed and the landing did not end", ""
+    except HubUnusable as error:
+        is_gone, what, why = True, error.what, error.why or ""
+    if is_gone:
+        yield Finding(
+            "landing-record",
+            what,
+            (why,),
+            fix="write it again as it was announced, and settle it by the target; else remove it",
+            hint=history + records.LANDING_PATH,
+        )
+
+
+def _cut_off(ledger: Ledger, view: View) -> tuple[Landing, Logged] | None:
+    """The landing that was announced last and did not end, as its event wrote it; None when there
+    is none, or when its queue entries or locks moved on."""
+    for logged in ledger.iter_log(view.tip):
+        if logged.kind in ("landed", "void"):
+            return None
+        if logged.kind == "landing":
+            break
+    else:
+        return None
+    try:
+        landing = view.at(logged.oid).landing()
+    except HubUnusable:
+        return None
+    if landing is None:
+        return None
+    for change in landing.changes:
+        if view.blob_id(records.queue_path(change.task)) != change.entry:
+            return None
+        if view.blob_id(records.lock_path(change.task)) != change.lock:
+            return None
+    return landing, logged
+
+
+def _free_gate(case: Case, finding: Finding) -> str:
+    """Whoever was the gate is fenced by the new nonce; a pause stays."""
+    ledger = case.work.ledger
+    tip = ledger.view().tip
+    token, paused = _last_gate(ledger, tip)
+
+    def decide(view: View) -> Draft[bool]:
+        with contextlib.suppress(HubUnusable):
+            view.gate()
+            return refuse(False)
+        free = free_gate(token + 1, new_nonce(), paused)
+        event = Event(
+            "gate-left",
+            f"{records.GATE_PATH} was damaged; the gate is free.",
+            {records.GATE_PATH: records.encode(free)},
+            trailers={"Swarm-Gate": str(free.token), "Swarm-Runner": _RUNNER},
+        )
+        return Draft((event,), True)
+
+    return f"free, token {token + 1}" if ledger.append(decide) else "it reads again"
+
+
+def _last_gate(ledger: Ledger, tip: str) -> tuple[int, Paused | None]:
+    """The highest token in the history, and the pause of the newest version that reads."""
+    token, newest = 0, None
+    for logged in ledger.iter_log(tip):
+        said = logged.message.trailers.get("Swarm-Gate", "")
+        if said.isdecimal():
+            token = max(token, int(said))
+        if newest is None:
+            with contextlib.suppress(HubUnusable):
+                newest = ledger.view().at(logged.oid).gate()
+                token = max(token, newest.token)
+    return token, newest.paused if newest is not None else None
+
+
+def _rebuild_landing(case: Case, finding: Finding) -> str:
+    ledger = case.work.ledger
+
+    def decide(view: View) -> Draft[str]:
+        is_damaged = False
+        try:
+            if view.landing() is not None:
+                return refuse("it reads again")
+        except HubUnusable:
+            is_damaged = True
+        found = _cut_off(ledger, view)
+        if found is not None:
+            landing, logged = found
+            event = Event(
+                "landing",
+                f"{records.LANDING_PATH} was damaged; written again.",
+                {records.LANDING_PATH: records.encode(landing)},
+                logged.task,
+                token=landing.changes[0].token if landing.changes else 0,
+                trailers={"Swarm-Landed": landing.new, "Swarm-Target": landing.old},
+            )
+            return Draft((event,), "written again")
+        if not is_damaged:
+            return refuse("no landing is cut off")
+        event = Event(
+            "void",
+            f"{records.LANDING_PATH} was damaged and no landing was under way; removed.",
+            {records.LANDING_PATH: None},
+            trailers={"Swarm-Target": view.target},
+        )
+        return Draft((event,), "removed")
+
+    done = ledger.append(decide)
+    if done != "written again" or is_gate_alive(case.work):
+        return done
+    return f"{done}; {_settle(case, finding)}"
 
 
 # -- who is gone
@@ -362,19 +504,22 @@ def _end_orphans(case: Case, finding: Finding) -> str:
 def _gate(case: Case) -> Iterator[Finding]:
     """A landing in flight, or a gate claim, that nobody alive will end."""
     view = case.work.ledger.view()
-    gate, landing = view.gate(), view.landing()
-    is_held = gate is not None and gate.runner is not None
-    if gate is None or not (is_held or landing):
+    try:
+        gate, landing = view.gate(), view.landing()
+    except HubUnusable:
+        return  # told by the record's own name
+    if gate.runner is None and landing is None:
         return
     if is_gate_alive(case.work):
         return
     if landing is not None:
         names = ", ".join(change.task for change in landing.changes)
         what, fix = f"the landing of {names} was cut off", "settle it as landed or void"
-        yield Finding("landing", what, (landing.new, landing.target), fix=fix)
+        where = f"landing commit {landing.new} for {landing.target}"
+        yield Finding("landing", what, (where,), fix=fix)
     else:
         what = f"{gate.runner} was the gate and is gone"
-        yield Finding("gate", what, (gate.nonce,), fix="free the gate")
+        yield Finding("gate", what, (f"nonce of its claim {gate.nonce}",), fix="free the gate")
 
 
 def _settle(case: Case, finding: Finding) -> str:
@@ -382,7 +527,7 @@ def _settle(case: Case, finding: Finding) -> str:
     ledger = case.work.ledger
     gate = ledger.view().gate()
     dead = None
-    if gate is not None and gate.runner is not None:
+    if gate.runner is not None:
         if is_gate_alive(case.work):
             raise CannotMend(f"{gate.runner} is the gate and lives: it settles what it began")
         dead = gate.nonce
@@ -402,7 +547,8 @@ def _dead_runs(case: Case) -> Iterator[Finding]:
     for run in case.work.ledger.view().runs():
         if run.state != "ended" and case.lives(run.runner) is False:
             what = f"{run.run} is not ended and its runner is gone"
-            yield Finding("dead-run", what, (run.runner,), run.run, fix="say that it ended")
+            runner = f"runner {run.runner} on {run.host}, pid {run.pid}"
+            yield Finding("dead-run", what, (runner,), run.run, fix="say that it ended")
 
 
 def _end_runs(case: Case, finding: Finding) -> str:
@@ -416,7 +562,7 @@ def _dead_claims(case: Case) -> Iterator[Finding]:
         yield Finding(
             "dead-claim",
             f"{lock.task} is held by {lock.slot or lock.agent}: {sign.says()}",
-            (lock.runner, lock.nonce),
+            (f"runner {lock.runner}", f"nonce of its claim {lock.nonce}"),
             lock.task,
             fix="end its processes, save its work, expire the claim",
         )
@@ -585,12 +731,12 @@ def _remote(case: Case) -> Iterator[Finding]:
     work = case.work
     hub = work.layout.hub
     url = user.remotes(work.checkout).get("swarm")
-    hint = f"git remote add -t {work.config.target} swarm {hub}"
+    hint = f"git remote add -t {shlex.quote(work.config.target)} swarm {shlex.quote(str(hub))}"
     if url is None:
         yield Finding("remote", "this checkout has no remote swarm", (), hint=hint)
     elif (work.checkout / url).resolve() != hub.resolve():
-        hint = f"git remote set-url swarm {hub}"
-        yield Finding("remote", "the remote swarm is not this hub", (url,), hint=hint)
+        hint = f"git remote set-url swarm {shlex.quote(str(hub))}"
+        yield Finding("remote", "the remote swarm is not this hub", (f"it is {url}",), hint=hint)
 
 
 def _cache(case: Case) -> Iterator[Finding]:
@@ -638,20 +784,21 @@ def _disk(case: Case) -> Iterator[Finding]:
         yield Finding(
             "disk",
             f"{case.work.layout.root} has {total >> 20} MiB; max_total is {limit >> 20} MiB",
-            hint="delete idle worktrees below slots/ after `swarm doctor --fix`, or raise "
-            "[worktree] max_total",
+            hint="raise [worktree] max_total; idle worktrees are deleted by the next run",
         )
 
 
 # In the order in which things are mended: the hub, who is gone, what they left.
 PROBES: tuple[Probe, ...] = (
     _git_version,
+    _not_writable,
     _hub_settings,
     _ref_locks,
     _logs,
     _cache,
     _invariants,
     _records,
+    _shared_records,
     _orphans,
     _gate,
     _dead_runs,
@@ -670,6 +817,8 @@ REPAIRS: dict[str, Repair] = {
     "cache": _drop_cache,
     "invariant": _settle,
     "orphan": _end_orphans,
+    "gate-record": _free_gate,
+    "landing-record": _rebuild_landing,
     "landing": _settle,
     "gate": _settle,
     "dead-run": _end_runs,
@@ -682,3 +831,5 @@ REPAIRS: dict[str, Repair] = {
 _BESIDE_LEDGER = frozenset(
     {"hub-settings", "ref-lock", "no-reflog", "cache", "orphan", "slot-lock"}
 )
+# Repairs of what else stops everything: by what our own events of the history say, not by its end.
+_BY_HISTORY = frozenset({"gate-record", "landing-record"})

@@ -138,6 +138,7 @@ class Gate:
         self.claim: GateClaim | None = None
         self.job: Job | None = None
         self.target_verdict: tuple[str, Green | BaseRed | CannotJudge] | None = None
+        self.notes: list[str] = []  # what it did to the target that nobody asked for; to be said
         self._slot: Slot | None = None
         self._attributes = Attributes(ledger.hub, layout.cache)
         self._cannot_judge = 0
@@ -153,6 +154,12 @@ class Gate:
             return None
         task = job.candidate.entry.task if job.candidate else None
         return Activity(task, job.ask.check.name, job.ask.role, job.running.started_at)
+
+    @property
+    def red(self) -> Verdict | None:
+        """What is red on the tip that the target had when it was last judged."""
+        known = self.target_verdict
+        return known[1].verdict if known is not None and isinstance(known[1], BaseRed) else None
 
     def close(self) -> None:
         """Stop what runs, leave the gate and the slot; the queue stays as it is."""
@@ -223,7 +230,9 @@ class Gate:
         if isinstance(settle(self.ledger, answer), GateLost):
             self._lose()
             return False
-        keep_last_landing(self.ledger)
+        kept = keep_last_landing(self.ledger)
+        if kept is not None:
+            self.notes.append(kept)
         return True
 
     def _lose(self) -> None:

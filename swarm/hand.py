@@ -177,8 +177,8 @@ def join(
     here = find_stand(work.layout, work.ledger.hub, folder)
     if here is not None and not here.is_hand:
         raise UsageError(
-            f"{here.slot} works for a run, which claims for it",
-            hint="end the attempt: commit and exit, or swarm release --reason WHY",
+            f"{here.slot} works for a run, which claims for it when this attempt has ended",
+            hint='swarm release --reason "why"',
         )
     agent = _agent(here, name)
     slot = _free_slot(work, agent)
@@ -265,8 +265,7 @@ def _open(work: Workspace, slot: Slot, claimed: Claimed, on_setup: Callable[[], 
         mark = f"{lock.runner}.{lock.agent}.{new_nonce()[:12]}"
         setup = opening.begin_setup(log=log, mark=mark, tmpdir=Path(tmpdir))
         if setup is not None:
-            on_setup()
-            how = _finish(setup)
+            how = _finish(setup, on_setup)
     return Joined(
         claimed,
         slot.name,
@@ -278,11 +277,12 @@ def _open(work: Workspace, slot: Slot, claimed: Claimed, on_setup: Callable[[], 
     )
 
 
-def _finish(setup: Setup) -> str | None:
+def _finish(setup: Setup, on_setup: Callable[[], None]) -> str | None:
     """Wait for its end. Interrupted, it is ended: the claim stands, and its worktree can be used
     without what setup makes.
     """
     try:
+        on_setup()
         while (ended := setup.child.wait(60.0)) is None:
             pass
     except BaseException:
@@ -335,9 +335,7 @@ def submit(work: Workspace, stand: Stand) -> Sealed | NoWork | Unresolved | Fenc
 def _whose(slot: Slot) -> tuple[Occupant, Mine]:
     occupant = slot.occupant()
     if occupant is None:
-        raise UsageError(
-            f"the worktree of slot {slot.name} was never opened", hint="swarm claim TASK"
-        )
+        raise UsageError(f"the worktree of slot {slot.name} was never opened", hint="swarm claim")
     return occupant, _mine(occupant)
 
 

@@ -10,7 +10,7 @@ import hashlib
 import re
 import secrets
 import unicodedata
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 MAX_ID = 64
 _NOT_ID = re.compile(r"[^a-z0-9]+")
@@ -104,8 +104,3 @@ def parse_size(text: str) -> int:
     if match is None:
         raise ValueError(f"want a size like 10MiB, got {text}")
     return int(match[1]) * _UNITS[match[2]]
-
-
-def utc_text(at: datetime) -> str:
-    """RFC 3339 in UTC with microseconds, the form of every time in a file."""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -508,9 +508,13 @@ def _side_taken(hub: Hub, target: str, entry: QueueEntry) -> list[str]:
 
 def _gone_back(hub: Hub, candidate: Candidate, landed: Sequence[str]) -> list[str]:
     """Paths that return to a blob which the target had and has since moved on from."""
-    new_tree = candidate.tree
-    if not landed:
-        return []
+    back: set[str] = set()
+    for start in range(0, len(landed), _MOST_PATHSPECS):
+        back |= _gone_back_among(hub, candidate, landed[start : start + _MOST_PATHSPECS])
+    return sorted(back)
+
+
+def _gone_back_among(hub: Hub, candidate: Candidate, landed: Sequence[str]) -> set[str]:
     rows = hub.git.run(
         "log",
         "--first-parent",
@@ -523,18 +527,18 @@ def _gone_back(hub: Hub, candidate: Candidate, landed: Sequence[str]) -> list[st
         "-z",
         candidate.previous,
         "--",
-        *[f":(literal){path}" for path in landed[:_MOST_PATHSPECS]],
+        *[f":(literal){path}" for path in landed],
     )
     back: set[str] = set()
     fields = rows.fields
     for meta, path in zip(fields[::2], fields[1::2], strict=False):
         old = meta.split(" ")[2]
-        entry = hub.reader.find(new_tree, path)
+        entry = hub.reader.find(candidate.tree, path)
         if entry is not None and entry.oid == old:
             now = hub.reader.find(hub.reader.tree_of(candidate.previous), path)
             if now is None or now.oid != old:
                 back.add(path)
-    return sorted(back)
+    return back
 
 
 def _marked(hub: Hub, candidate: Candidate, landed: Sequence[str]) -> list[str]:

@@ -288,9 +288,9 @@ def _refuse_others(scene: _Scene, ledger: Ledger) -> None:
         for run in view.runs()
         if run.state != "ended"
     ]
-    with contextlib.suppress(records.Undecodable):
+    with contextlib.suppress(HubUnusable):  # damaged: flocks, runs and claims say who lives
         gate = view.gate()
-        if gate is not None and gate.runner is not None:
+        if gate.runner is not None:
             since = gate.taken_monotonic_seconds or 0.0
             holders.append(Holder(gate.runner, gate.runner, gate.boot_id or "", since))
             lease = max(lease, gate.lease_seconds or 0.0)

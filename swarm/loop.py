@@ -641,7 +641,7 @@ class Loop:
         outcome, message = self._judge(attempt, ended)
         captured = capture(self.slot, occupant, setting.rules)
         if outcome is None and captured.malformed:
-            outcome, message = "agent_failed", "git refuses a commit of it as malformed"
+            outcome, message = "agent_failed", captured.refusal
         if outcome is None:
             answer = seal(setting.ledger, self.slot, attempt.mine, captured, setting.rules)
             match answer:

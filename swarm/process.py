@@ -332,9 +332,9 @@ class Child:
             proc = shim.find_proc(pid)
             if proc is not None:
                 ticks += proc.ticks
-                for children in Path(f"/proc/{pid}/task").glob("*/children"):
-                    with contextlib.suppress(OSError):
-                        waiting += map(int, children.read_bytes().split())
+                with contextlib.suppress(OSError):  # it ends while we look
+                    for thread in Path(f"/proc/{pid}/task").iterdir():
+                        waiting += map(int, (thread / "children").read_bytes().split())
         return ticks / _TICKS_PER_SECOND
 
     @property

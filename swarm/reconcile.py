@@ -13,7 +13,7 @@ from datetime import timedelta
 import msgspec
 
 from swarm import claim, process
-from swarm.change import Rules, Saved, capture, rescue, save, why_malformed
+from swarm.change import Rules, Saved, capture, rescue, save
 from swarm.errors import GitFault
 from swarm.land import GateClaim, GateLost, is_gate, landed_events
 from swarm.layout import Layout
@@ -25,7 +25,7 @@ from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import View
 from swarm.liveness import Holder, Sign, signs
 from swarm.plumbing.hub import branch_ref, work_ref
-from swarm.plumbing.refs import Committed, Move
+from swarm.plumbing.refs import Move
 from swarm.slot import Slot
 
 
@@ -68,18 +68,18 @@ def settle(ledger: Ledger, gate: GateClaim) -> Settled | GateLost | None:
 def keep_last_landing(ledger: Ledger) -> str | None:
     """The last landed commits must be in the target: redo the move, or say that they are lost.
 
-    Returns what was done, or None when all is well. Only the move that we ourselves made is redone:
-    when one landing is missing and the target still is that commit's first parent.
+    Returns what was done, or None when all is well. Only the move that we ourselves made is redone,
+    and only where a crash may have undone it: one landing is missing, the target is that commit's
+    first parent, and nobody moved it away from that commit. An event tells it.
     """
     view = ledger.view()
     missing = _missing_landings(ledger, view)
     if not missing:
         return None
-    ref, last = branch_ref(view.target_branch), missing[0]
-    if len(missing) == 1 and view.target == last.previous and ledger.hub.reader.has(last.landed):
-        outcome = ledger.hub.transact([Move(ref, last.previous, last.landed)])
-        if isinstance(outcome, Committed):
-            return f"moved {view.target_branch} to {last.landed[:7]} again"
+    if len(missing) == 1 and _never_arrived(ledger, view, missing[0]):
+        said = _move_again(ledger, missing[0])
+        if said is not None:
+            return said
     for lost in missing:
         _say_lost(ledger, lost)
     return f"{view.target_branch} no longer has {', '.join(lost.landed[:7] for lost in missing)}"
@@ -107,16 +107,48 @@ def _missing_landings(ledger: Ledger, view: View) -> list[_Missing]:
             continue
         if done is None or done.landed is None or done.previous is None:
             continue
-        if ledger.hub.reader.has(done.landed) and ledger.hub.contains(view.target, done.landed):
+        if _has(ledger, view, done.landed):
             break
         found.append(_Missing(done.task, done.token, done.landed, done.previous))
     return found
 
 
+def _has(ledger: Ledger, view: View, landed: str) -> bool:
+    """Has the target this commit?"""
+    return ledger.hub.reader.has(landed) and ledger.hub.contains(view.target, landed)
+
+
+def _never_arrived(ledger: Ledger, view: View, last: _Missing) -> bool:
+    """May a crash have undone our own move? A deliberate one away from it is in the reflog."""
+    if view.target != last.previous or not ledger.hub.reader.has(last.landed):
+        return False
+    return not ledger.hub.was_left(branch_ref(view.target_branch), last.landed)
+
+
+def _move_again(ledger: Ledger, last: _Missing) -> str | None:
+    """The sentence that tells it; None: the target or the task moved meanwhile."""
+
+    def decide(view: View) -> Draft[str | None]:
+        done = view.done(last.task)
+        if view.target != last.previous or done is None or done.landed != last.landed:
+            return refuse(None)
+        name = view.target_branch
+        said = f"{name} was back at {last.previous[:7]}; moved to {last.landed[:7]} again"
+        facts = {
+            "Swarm-Landed": last.landed,
+            "Swarm-Target": last.previous,
+            "Swarm-Reason": "the target's last move was undone",
+        }
+        event = Event("rescued", said, {}, last.task, token=last.token, trailers=facts)
+        return Draft((event,), said, (Move(branch_ref(name), last.previous, last.landed),))
+
+    return ledger.append(decide)
+
+
 def _say_lost(ledger: Ledger, lost: _Missing) -> None:
     def decide(view: View) -> Draft[None]:
         done = view.done(lost.task)
-        if done is None or done.landed != lost.landed:
+        if done is None or done.landed != lost.landed or _has(ledger, view, lost.landed):
             return refuse(None)
         message = f"{view.target_branch} no longer has its landing commit {lost.landed}"
         parked = Parked(
@@ -151,7 +183,6 @@ class Report:
     rescued: list[str] = field(default_factory=list)  # refs
     ended: int = 0  # processes of dead runners
     kept: list[str] = field(default_factory=list)  # slots that could not be saved, and why
-    healed_locks: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -285,7 +316,7 @@ def rescue_leftovers(ledger: Ledger, slot: Slot, rules: Rules) -> list[str]:
     for oid in (captured.rescue, captured.elsewhere, captured.head):
         if oid is None or oid in (occupant.start, occupant.head):
             continue
-        if why_malformed(slot, oid) or _is_kept(ledger, occupant.task, oid):
+        if _is_kept(ledger, occupant.task, oid):
             continue
         refs.append(rescue(ledger, occupant.task, occupant.token, oid, "left in a slot"))
     slot.is_saved = True

@@ -39,11 +39,17 @@ def near(a: str, b: str) -> bool:
 def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str | None:
     """The name that `name` was probably meant to be, or None when nothing is close.
 
+    Names that begin with what was typed come first, the shortest of them.
+
     Units: `cutoff` is difflib's ratio: 0 takes anything, 1 only the same.
     """
     from difflib import get_close_matches  # only a refusal needs it
 
-    return next(iter(get_close_matches(name, list(names), n=1, cutoff=cutoff)), None)
+    known = list(names)
+    longer = [other for other in known if name and other.startswith(name)]
+    if longer:
+        return min(longer, key=lambda other: (len(other), other))
+    return next(iter(get_close_matches(name, known, n=1, cutoff=cutoff)), None)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -14,8 +14,8 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -28,7 +28,6 @@ from swarm.plumbing.git import Git
 from swarm.plumbing.hub import Hub
 from swarm.plumbing.install import hook_bytes
 
-MAX_TIPS = 1000  # refs of an agent that are looked at
 _SPARSE = "\tsparseCheckout = true\n\tsparseCheckoutCone = true\n"
 MARKERS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
 
@@ -155,6 +154,21 @@ class Slot:
         tree = self.tree if self.is_real_tree else None  # commits are read without one too
         return Git(self.own, work_tree=tree, index=self.own / "index", inherit=(self.fd,))
 
+    @property
+    def sound(self) -> Path:
+        """A git dir of ours that borrows the hub's objects and none of the slot's."""
+        return self.own / "sound"
+
+    def sound_git(self) -> Git:
+        """As `own_git`, with objects that no agent can have broken; what it makes is in `sound`."""
+        alternates = self.sound / "objects/info/alternates"
+        alternates.parent.mkdir(parents=True, exist_ok=True)
+        (self.sound / "refs").mkdir(exist_ok=True)
+        _write_file(self.sound / "HEAD", b"ref: refs/heads/none\n")
+        _write_file(self.sound / "config", (self.own / "config").read_bytes())
+        _write_file(alternates, f"{self.hub.path / 'objects'}\n".encode())
+        return replace(self.own_git, env={"GIT_OBJECT_DIRECTORY": str(self.sound / "objects")})
+
     def occupant(self) -> Occupant | None:
         """Whose work lies in the worktree, or None when opening never finished."""
         try:
@@ -174,33 +188,33 @@ class Slot:
 
         Reads files only: the agent's configuration could stop or steer a git call.
         """
-        text = _read_small(self.admin / "HEAD")
+        text = self.named_head() or ""
+        return text if is_oid(text) and self._has(text) else None
+
+    def named_head(self) -> str | None:
+        """What HEAD names in the end, whether there is such a commit or not."""
+        text = read_small(self.admin / "HEAD")
         for _ in range(5):
             if text is None:
                 return None
             text = text.strip()
             if not text.startswith("ref: "):
-                return text if len(text) in (40, 64) and self._has(text) else None
+                return text
             text = self._ref(text[5:])
         return None
 
     @property
     def is_on_branch(self) -> bool:
-        return (_read_small(self.admin / "HEAD") or "").startswith("ref: ")
+        return (read_small(self.admin / "HEAD") or "").startswith("ref: ")
 
     def _ref(self, name: str) -> str | None:
         if not name.startswith("refs/") or ".." in name:
             return None
         for root in (self.admin, self.repo):
-            text = _read_small(root / name)
+            text = read_small(root / name)
             if text is not None:
                 return text
-        packed = _read_small(self.repo / "packed-refs", limit=1 << 24) or ""
-        for line in packed.splitlines():
-            oid, _, ref = line.partition(" ")
-            if ref == name:
-                return oid
-        return None
+        return next((oid for oid, ref in packed_refs(self.repo) if ref == name), None)
 
     def _has(self, oid: str) -> bool:
         found = self.own_git.run("cat-file", "-t", oid, ok=(0, 1, 128))
@@ -208,7 +222,7 @@ class Slot:
 
     def merge_heads(self) -> list[str]:
         """What an unfinished merge still has to bring in."""
-        text = _read_small(self.admin / "MERGE_HEAD") or ""
+        text = read_small(self.admin / "MERGE_HEAD") or ""
         return [line for line in text.split() if len(line) in (40, 64) and self._has(line)]
 
     def open(self, occupant: Occupant, furnishing: Furnishing) -> Opened:
@@ -265,7 +279,7 @@ class Slot:
         """Is the kept index of this very cone? Bits of another one would hide or delete files."""
         mark = self.own / "cone"
         wanted = "\n".join(furnishing.sparse)
-        if (self.own / "index").is_file() and (_read_small(mark) or "") == wanted:
+        if (self.own / "index").is_file() and (read_small(mark) or "") == wanted:
             return True
         _write_file(mark, wanted.encode("utf-8", "surrogateescape"))
         return False
@@ -410,21 +424,13 @@ class Slot:
         self.is_saved = True
         faults.reach("cleanup.after_delete")
 
-    def tips(self) -> list[str]:
-        """Commits that refs of the slot name and the hub lacks: branches, tags, the stash.
-
-        Reads files only, as `head` does.
-        """
-        found: dict[str, None] = {}
-        for root in (self.repo / "refs", self.admin / "refs"):
-            for folder, _, names in os.walk(root):
-                for name in names[:MAX_TIPS]:
-                    found.setdefault((_read_small(Path(folder) / name) or "").strip())
-        packed = _read_small(self.repo / "packed-refs", limit=1 << 24) or ""
-        for line in packed.splitlines():
-            found.setdefault(line.partition(" ")[0])
-        oids = [oid for oid in list(found)[:MAX_TIPS] if is_oid(oid)]
-        return [oid for oid in oids if not self.hub.reader.has(oid)]
+    @property
+    def opened_at(self) -> float:
+        """When the slot was last opened, by the file system's clock; 0 when that is not known."""
+        try:
+            return (self.own / "config").stat().st_mtime  # written then, and then only
+        except OSError:
+            return 0.0
 
     @property
     def is_real_tree(self) -> bool:
@@ -437,7 +443,7 @@ class Slot:
         """The commit that a rebase in progress began with, "" when it is not known, else None."""
         for name in ("rebase-merge", "rebase-apply"):
             if (self.admin / name).is_dir():
-                text = (_read_small(self.admin / name / "orig-head") or "").strip()
+                text = (read_small(self.admin / name / "orig-head") or "").strip()
                 return text if is_oid(text) and self._has(text) else ""
         return None
 
@@ -669,7 +675,7 @@ def _quoted(path: Path) -> str:
     return f'"{text}"'
 
 
-def _read_small(path: Path, limit: int = 65536) -> str | None:
+def read_small(path: Path, limit: int = 65536) -> str | None:
     """A small regular file's text, or None; never follows a symlink, never blocks on a fifo."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -683,6 +689,29 @@ def _read_small(path: Path, limit: int = 65536) -> str | None:
         return None
     finally:
         os.close(fd)
+
+
+def unblock(repo: Path) -> None:
+    """Take away what git would wait for for ever: a fifo where the alternates file stands."""
+    place = repo / "objects/info/alternates"
+    with contextlib.suppress(OSError):
+        if not stat.S_ISREG(place.stat().st_mode):
+            _remove_tree(place)
+
+
+def packed_refs(repo: Path) -> Iterator[tuple[str, str]]:
+    """(object id, name) of each packed ref of a repository, read as `read_small` reads."""
+    try:
+        fd = os.open(repo / "packed-refs", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return
+        while line := file.readline(8192):
+            oid, _, name = line.decode("utf-8", "replace").rstrip("\n").partition(" ")
+            if is_oid(oid):
+                yield oid, name
 
 
 def _write_file(path: Path, data: bytes) -> None:

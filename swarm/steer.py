@@ -182,6 +182,8 @@ def why_not(view: View, task: str) -> Refusal | None:
         case State.QUEUED:
             hint = f"swarm task cancel {task}"
             return Refusal(task, "no agent works on it: its change waits for the gate", hint)
+        case State.OPEN:
+            return Refusal(task, "no agent works on it")
         case state:
             return Refusal(task, f"no agent works on it: it is {state.value}")
 

@@ -96,6 +96,7 @@ class Supervisor:
         self._live()  # killed during the check, the next run must see at once that the gate is free
         while True:
             self.gate.tick()
+            self._take_notes()
             if self.gate.claim is None:
                 return None
             known = self.gate.target_verdict
@@ -223,6 +224,7 @@ class Supervisor:
             seen = self._woken
             try:
                 is_more = self.gate.tick()
+                self._take_notes()
             except (GitFault, HubUnusable) as error:
                 self._note(error)
                 self.gate.abandon()
@@ -300,6 +302,12 @@ class Supervisor:
             if (measure_disk(setting.layout) or 0) <= most:
                 self.idle.is_over_cap = False
                 return
+
+    def _take_notes(self) -> None:
+        """What the gate has to say goes where faults do: the printer says it."""
+        notes = self.gate.notes
+        self.faults += notes
+        notes.clear()
 
     def _note(self, error: SwarmError | OSError) -> None:
         line = str(error)
@@ -405,12 +413,15 @@ class Supervisor:
         paused = gate.paused if gate else None
         if view.landing() is not None:
             return True
+        # What a damaged record belongs to is judged, expired and landed by nobody.
         for entry in view.entries():
-            if not entry.is_held and (paused is None or paused.task == entry.task):
+            is_next = not entry.is_held and (paused is None or paused.task == entry.task)
+            if is_next and view.why_damaged(entry.task) is None:
                 return True
         queued = {entry.task for entry in view.entries()}
         for lock in view.locks():
-            if lock.task not in queued and lock.adapter != "hand":
+            is_ours = lock.task not in queued and lock.adapter != "hand"
+            if is_ours and view.why_damaged(lock.task) is None:
                 return True
         if self.idle.stuck is not None:
             return False

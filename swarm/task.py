@@ -6,6 +6,7 @@ Guards: a plan is added whole or not at all; nothing is done to a task that is l
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from swarm.ids import fold
 from swarm.ledger import records
 from swarm.ledger.events import Event
 from swarm.ledger.outcome import Bounds
-from swarm.ledger.records import Attempts, Done, Lock, Task
+from swarm.ledger.records import Attempts, Done, Task
 from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import State, View
 from swarm.similar import nearest
@@ -85,25 +86,35 @@ def known_needs(ledger: Ledger) -> Mapping[str, Collection[str]]:
 
 
 def load_plan(
-    ledger: Ledger, folder: Path, config: Config, roles: Collection[str] | None = None
+    ledger: Ledger,
+    folder: Path,
+    config: Config,
+    roles: Collection[str] | None = None,
+    *,
+    so: str = "nothing was started",
 ) -> tuple[plan.Draft, ...]:
     """The drafts of a folder of task files, fit to be taken.
 
+    Args:
+        so: what a refusal means to whoever asked.
+
     Raises:
-        UsageError: `why` lists every problem, one a line; nothing was started.
+        UsageError: `why` lists every problem, one a line; nothing was taken.
     """
     read = read_plan(ledger, folder, config, roles)
     if read.problems:
-        raise UsageError(count_problems(read), why=listing(read.problems))
+        raise UsageError(
+            f"{count_problems(read)}; {so}", why=listing(read.problems), hint="swarm plan check"
+        )
     return read.drafts
 
 
 def count_problems(read: plan.Plan) -> str:
-    """`4 problems in 14 tasks; nothing was started`."""
+    """`4 problems in 14 tasks`."""
     problems, tasks = len(read.problems), max(len(read.drafts), 1)
     return (
         f"{problems} problem{'s' if problems != 1 else ''} in "
-        f"{tasks} task{'s' if tasks != 1 else ''}; nothing was started"
+        f"{tasks} task{'s' if tasks != 1 else ''}"
     )
 
 
@@ -186,7 +197,7 @@ def add(ledger: Ledger, draft: plan.Draft) -> Task | Refusal:
     def decide(view: View) -> Draft[Task | Refusal]:
         state = view.state(draft.id)
         if state is not State.ABSENT:
-            return refuse(Refusal(draft.id, f"there is a task {draft.id}: it is {state.value}"))
+            return refuse(Refusal(draft.id, f"there is a task {draft.id} already"))
         task = plan.to_task(draft, view.now)
         return Draft((_added([task]),), task)
 
@@ -206,8 +217,15 @@ def load_id(ledger: Ledger, text: str) -> str:
         task = ""
     if task and view.state(task) is not State.ABSENT:
         return task
-    near = nearest(task, ledger.index.ids(view)) if task else None
-    raise NotFound(
+    raise no_task(ledger, view, text)
+
+
+def no_task(ledger: Ledger, view: View, text: str) -> NotFound:
+    """The error for a name that no task has; the hint names the nearest."""
+    near = None
+    with contextlib.suppress(ValueError):
+        near = nearest(fold(text), ledger.index.ids(view))
+    return NotFound(
         f"there is no task {one_line(text, 80)}",
         hint=f"did you mean {near}?" if near else "swarm task list",
     )
@@ -247,8 +265,10 @@ def cancel(ledger: Ledger, task: str, why: str, by: str) -> Changed | Refusal:
 
     def decide(view: View) -> Draft[Changed | Refusal]:
         state = view.state(task)
-        if state in (State.ABSENT, State.LANDED, State.CANCELLED):
-            return refuse(Refusal(task, f"it is {state.value}"))
+        if state is State.CANCELLED:
+            return refuse(Refusal(task, "it is cancelled already", f"swarm task reopen {task}"))
+        if state in (State.ABSENT, State.LANDED):
+            return refuse(Refusal(task, f"it is {state.value}", f"swarm show {task}"))
         if view.is_landing(task):
             return refuse(Refusal(task, "it is landing now", f"swarm show {task}"))
         attempts = _attempts(view, task)
@@ -286,7 +306,7 @@ def reopen(ledger: Ledger, task: str, by: str) -> Changed | Refusal:
     def decide(view: View) -> Draft[Changed | Refusal]:
         state = view.state(task)
         if state not in (State.PARKED, State.CANCELLED):
-            return refuse(Refusal(task, f"it is {state.value}", f"swarm show {task}"))
+            return refuse(Refusal(task, "it is not parked or cancelled", f"swarm show {task}"))
         edits: dict[str, bytes | None] = {}
         for path in (records.parked_path(task), records.done_path(task)):
             if view.blob_id(path) is not None:
@@ -311,7 +331,7 @@ def approve(ledger: Ledger, task: str, by: str) -> Changed | Refusal:
         state = view.state(task)
         entry = view.entry(task) if state in (State.HELD, State.QUEUED) else None
         if entry is None or state is not State.HELD:
-            return refuse(Refusal(task, f"it is {state.value}, not held", "swarm status"))
+            return refuse(Refusal(task, "its change is not held", "swarm status"))
         holds = [
             hold
             if hold.approved_at is not None
@@ -338,7 +358,7 @@ def reject(ledger: Ledger, task: str, why: str, by: str, bounds: Bounds) -> Chan
     def decide(view: View) -> Draft[Changed | Refusal]:
         state = view.state(task)
         if state is not State.HELD:
-            return refuse(Refusal(task, f"it is {state.value}, not held", "swarm status"))
+            return refuse(Refusal(task, "its change is not held", "swarm status"))
         if view.is_landing(task):
             return refuse(Refusal(task, "it is landing now", f"swarm show {task}"))
         entry, lock = view.entry(task), view.lock(task)
@@ -367,8 +387,3 @@ def _attempts(view: View, task: str) -> Attempts | None:
         return view.attempts(task)
     except records.Undecodable:
         return None
-
-
-def find_held_by(view: View, slot: str) -> Lock | None:
-    """The live claim of a slot, if any."""
-    return next((lock for lock in view.locks() if lock.slot == slot), None)

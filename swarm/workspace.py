@@ -7,6 +7,7 @@ Guards: configuration is read once, from the checkout where the command was type
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from swarm.errors import UsageError
 from swarm.layout import Layout, beside
 from swarm.ledger.outcome import Bounds
 from swarm.ledger.store import Ledger
-from swarm.plumbing.hub import Hub
+from swarm.plumbing.hub import Hub, branch_ref
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ def opened(start: Path | None = None) -> Iterator[Workspace]:
 
     Raises:
         UsageError: no or a wrong `swarm.toml`.
+        UsageError: it names a target which the hub has not, and the hub has another.
         HubUnusable: the hub is missing or unusable.
     """
     checkout = find_checkout(start or Path.cwd())
@@ -108,11 +110,30 @@ def opened(start: Path | None = None) -> Iterator[Workspace]:
     layout = beside(checkout, config.hub)
     ledger = Ledger(Hub.open(layout.hub), config.target, layout.cache)
     try:
+        _refuse_other_target(ledger.hub, config.target)
         yield Workspace(checkout, config, layout, ledger)
     finally:
         ledger.close()
 
 
+def _refuse_other_target(hub: Hub, target: str) -> None:
+    if hub.reader.ref(branch_ref(target)) is not None:
+        return
+    own = hub.git.run("config", "--get", "swarm.target", ok=(0, 1)).text
+    if own != target and hub.reader.ref(branch_ref(own)) is not None:
+        raise UsageError(
+            f"swarm.toml: target: the hub has no branch {target}",
+            why=f"it lands on {own}",
+            hint=f'target = "{own}"',
+        )
+
+
 def person() -> str:
     """Who types, for trailers."""
-    return os.environ.get("SWARM_USER") or os.environ.get("USER") or "person"
+    for name in ("SWARM_USER", "USER", "LOGNAME"):
+        if os.environ.get(name):
+            return os.environ[name]
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's number without a name
+        return f"user {os.getuid()}"

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from swarm.change import NoWork, Sealed, Unresolved, is_secret, save
+from swarm.change import NoWork, Sealed, Unresolved, save
 from swarm.claim import Fenced
 from swarm.errors import GitFault
 from swarm.ledger import records
@@ -24,6 +24,7 @@ from swarm.ledger.events import Event
 from swarm.ledger.records import HoldReason, QueueEntry
 from swarm.ledger.store import Draft
 from swarm.ledger.view import State, View
+from swarm.overview.standing import hold_text
 from swarm.reconcile import rescue_leftovers
 from swarm.slot import Furnishing
 from swarm.trailers import unlisted
@@ -318,6 +319,244 @@ def test_refs_that_name_what_the_hub_has_are_not_kept_again(world: World, agent:
     assert rescued(world, "work") == {}
 
 
+def unkept(world: World, *oids: str) -> list[str]:
+    """Those of the commits that no ref of the hub reaches."""
+    hub = world.hub.path
+    there = [oid for oid in oids if world.hub.reader.has(oid)]
+    lost = set(git(hub, "rev-list", *there, "--not", "--all").split()) if there else set()
+    return [oid for oid in oids if oid not in there or oid in lost]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_no_number_of_branches_is_too_many(world: World, agent: Agent, packed: bool) -> None:
+    made = []
+    for number in range(40):
+        made.append(agent.git("commit-tree", "HEAD^{tree}", "-p", "HEAD", "-m", f"b{number}"))
+        agent.git("update-ref", f"refs/heads/b{number}", made[-1])
+    if packed:
+        agent.git("pack-refs", "--all")
+    sealed(agent.write("mine.txt", "m"))
+    assert unkept(world, *made) == []
+    world.agent(world.add("Next"))
+    assert len(rescued(world, "work")) == 1, "and they are kept once"
+
+
+def out_of_sight(agent: Agent, how: str) -> list[str]:
+    """Commits that the agent makes and its HEAD does not hold in the end."""
+    commit = ("commit", "-q", "--allow-empty", "-m", "made here")
+    if how == "amended":
+        tip = agent.write("a.txt", "first").commit().git("rev-parse", "HEAD")
+        agent.write("a.txt", "second").git("commit", "-q", "-a", "--amend", "-m", "again")
+    elif how.startswith("reset"):
+        tip = agent.write("a.txt", "first").commit().git("rev-parse", "HEAD")
+        agent.git("reset", "-q", f"--{how.split()[1]}", "HEAD~1")
+    elif how == "packed and unnamed":
+        agent.git("checkout", "-q", "-b", "other")
+        tip = agent.write("a.txt", "first").commit().git("rev-parse", "HEAD")
+        agent.git("repack", "-q", "-a", "-d")
+        agent.git("checkout", "-q", "work")
+        agent.git("branch", "-q", "-D", "other")
+    elif how == "a dropped stash":
+        agent.write("src/a.txt", "stashed").git("stash")
+        tip = agent.git("rev-parse", "stash")
+        agent.git("stash", "drop")
+    elif how == "another worktree":
+        place = agent.tree.parent / "private"
+        agent.git("worktree", "add", "-q", "--detach", str(place))
+        git(place, *commit)
+        tip = git(place, "rev-parse", "HEAD")
+        agent.git("repack", "-q", "-a", "-d")
+    elif how == "a nested repository":
+        git(agent.tree, "init", "-q", "deep/lib")
+        git(agent.tree / "deep/lib", *commit)
+        tip = git(agent.tree / "deep/lib", "rev-parse", "HEAD")
+    else:
+        assert how == "a repository of its own"
+        (agent.tree / ".git").unlink()
+        agent.git("init", "-q")
+        agent.git("commit", "-q", "--allow-empty", "-m", "first")
+        tip = agent.git("rev-parse", "HEAD")
+        agent.git("commit", "-q", "--allow-empty", "--amend", "-m", "second")
+        return [tip, agent.git("rev-parse", "HEAD")]
+    return [tip]
+
+
+@pytest.mark.parametrize("ended", ["sealed", "found in the slot"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "amended",
+        "reset hard",
+        "reset soft",
+        "packed and unnamed",
+        "a dropped stash",
+        "another worktree",
+        "a nested repository",
+        "a repository of its own",
+    ],
+)
+def test_a_commit_that_HEAD_does_not_hold_is_kept(
+    world: World, agent: Agent, how: str, ended: str
+) -> None:
+    made = out_of_sight(agent, how)
+    if ended == "sealed":
+        agent.write("more.txt", "m").seal()
+    world.agent(world.add("Next"))
+    assert unkept(world, *made) == []
+    world.agent(world.add("Third"), slot="s2")
+    assert len(rescued(world, "work")) <= 2, "each is kept once"
+    assert agent.slot.own.exists()
+    assert not (agent.slot.own / "joined").exists()
+
+
+def test_what_a_nested_clones_remote_brought_is_not_kept(
+    world: World, agent: Agent, tmp_path: Path
+) -> None:
+    git(tmp_path, "init", "-q", "library")
+    git(tmp_path / "library", "commit", "-q", "--allow-empty", "-m", "theirs")
+    theirs = git(tmp_path / "library", "rev-parse", "HEAD")
+    git(agent.tree, "clone", "-q", str(tmp_path / "library"), "lib")
+    agent.write("lib/a.txt", "a").seal()
+    assert rescued(world, "work") == {}
+    assert unkept(world, theirs) == [theirs]
+
+
+def test_a_rescue_that_was_cut_is_made_the_next_time(
+    world: World, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = out_of_sight(agent, "amended")
+    captured = agent.capture()
+    assert captured.elsewhere is not None
+    assert world.hub.reader.has(captured.elsewhere), "it lies in the hub, and no ref names it"
+    assert unkept(world, *made) == made
+    world.agent(world.add("Next"))
+    assert unkept(world, *made) == []
+
+
+def test_a_fifo_among_the_objects_blocks_nothing(world: World, agent: Agent) -> None:
+    made = out_of_sight(agent, "a nested repository")
+    for repo in (agent.slot.repo, agent.tree / "deep/lib/.git"):
+        (repo / "objects/info/alternates").unlink(missing_ok=True)
+        os.mkfifo(repo / "objects/info/alternates")
+        os.mkfifo(repo / "packed-refs")
+    sealed(agent.write("new.txt", "n"))
+    assert unkept(world, *made) == []
+
+
+def loose(agent: Agent, name: str) -> Path:
+    oid = agent.git("rev-parse", name)
+    return agent.slot.repo / "objects" / oid[:2] / oid[2:]
+
+
+def spoil(place: Path, how: str) -> None:
+    place.chmod(0o644)
+    if how == "gone":
+        place.unlink()
+    elif how == "empty":
+        place.write_bytes(b"")
+    else:
+        place.write_bytes(place.read_bytes()[:12])
+
+
+@pytest.mark.parametrize("how", ["gone", "empty", "cut"])
+@pytest.mark.parametrize("what", ["HEAD~1:src/a.txt", "HEAD~1^{tree}", "HEAD~1", "HEAD"])
+def test_a_broken_object_of_the_agents_poisons_no_slot(
+    world: World, agent: Agent, what: str, how: str
+) -> None:
+    whole = agent.write("whole.txt", "w").commit().git("rev-parse", "HEAD")
+    agent.write("src/a.txt", "spoilt\n").commit()
+    agent.write("src/a.txt", "last\n").commit()
+    spoil(loose(agent, what), how)
+    captured = agent.capture()
+    assert "missing or broken" in captured.refusal
+    assert "\n" not in captured.malformed
+    assert "\0" not in captured.malformed
+    assert world.file("src/a.txt", captured.head) == "last\n", "its files stand for its commits"
+    saved = save(world.ledger, agent.slot, "work", 1, captured)
+    assert saved.work is not None
+    world.agent(world.add("Next"))
+    assert unkept(world, whole) == []
+
+
+def test_the_newest_whole_commit_stays_the_agents_own(world: World, agent: Agent) -> None:
+    for number in range(5):
+        agent.write("src/a.txt", f"{number}\n").commit(f"c{number}")
+    spoil(loose(agent, "HEAD~1:src/a.txt"), "gone")
+    captured = agent.capture()
+    assert captured.agent_head == agent.git("rev-parse", "HEAD~2")
+
+
+def test_a_broken_branch_costs_no_other_branch(world: World, agent: Agent) -> None:
+    made = []
+    for number in range(20):
+        agent.git("checkout", "-q", "-b", f"b{number}", agent.opened.head)
+        agent.write(f"{number}.txt", f"whole {number}\n").commit()
+        made.append(agent.git("rev-parse", "HEAD"))
+        agent.write(f"{number}.txt", f"more {number}\n").commit()
+    spoil(loose(agent, "b7:7.txt"), "gone")
+    broken = agent.git("rev-parse", "b7")
+    agent.git("checkout", "-q", "-f", "work")
+    sealed(agent.write("mine.txt", "m"))
+    assert unkept(world, *made) == []
+    (ref,) = rescued(world, "work").values()
+    assert broken in git(world.hub.path, "log", "-1", "--format=%b", ref), "it says what is not"
+
+
+@pytest.mark.parametrize("how", ["empty", "cut"])
+def test_a_broken_object_of_a_file_that_was_only_added_is_written_again(
+    world: World, agent: Agent, how: str
+) -> None:
+    agent.write("added.txt", "added").git("add", "-A")
+    spoil(loose(agent, ":added.txt"), how)
+    entry = sealed(agent.write("key.pem", "k"))
+    assert world.file("added.txt", entry.head) == "added"
+    assert in_rescue(world, "work", "key.pem") == ["k"]
+
+
+def test_a_leftover_that_fsck_refuses_is_named_and_the_rest_is_kept(
+    world: World, agent: Agent
+) -> None:
+    agent.write("good.txt", "g")
+    agent.write(".gitmodules", '[submodule "a"]\n\tpath = a\n\turl = -u./payload\n')
+    captured = agent.capture()
+    assert captured.unreadable == (".gitmodules",)
+    assert "malformed" in captured.refusal
+    assert world.file("good.txt", captured.head) == "g"
+
+
+def test_a_damaged_hub_is_nobodys_fault(world: World) -> None:
+    world.push("loose.txt", "l")
+    agent = world.agent(world.add("Work")).write("precious.txt", "p").commit()
+    oid = git(world.hub.path, "rev-parse", f"{agent.opened.head}^{{tree}}")
+    place = world.hub.path / "objects" / oid[:2] / oid[2:]
+    content = place.read_bytes()
+    place.unlink()
+    with pytest.raises(GitFault):
+        agent.capture()
+    place.write_bytes(content)
+    assert agent.capture().malformed == ""
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_submodule_that_the_agent_adds_holds_the_change(
+    world: World, agent: Agent, tmp_path: Path, committed: bool
+) -> None:
+    git(tmp_path, "init", "-q", "library")
+    (tmp_path / "library/a.c").write_text("a")
+    git(tmp_path / "library", "add", "-A")
+    git(tmp_path / "library", "commit", "-q", "-m", "theirs")
+    add = ("submodule", "--quiet", "add", str(tmp_path / "library"), "lib")
+    agent.git("-c", "protocol.file.allow=always", *add)
+    if committed:
+        agent.commit("a real submodule")
+    entry = sealed(agent)
+    assert reasons(entry) == {"protected": [".gitmodules"]}
+    assert files(world, entry.head)["lib/a.c"] == "100644"
+    says = next(iter(world.ledger.iter_log())).message.body
+    assert "submodules taken as plain files: lib" in says
+    assert rescued(world, "work") == {}, "its remote has its commits"
+
+
 def test_a_worktree_that_is_gone_still_gives_its_commits(world: World, agent: Agent) -> None:
     head = agent.write("kept.txt", "k").commit().git("rev-parse", "HEAD")
     subprocess.run(["rm", "-r", agent.tree], check=True)
@@ -368,23 +607,85 @@ def test_T14_an_env_file_is_kept_beside_the_change_and_holds_it(world: World, ag
     assert world.file(".env") is None, "approved, it lands without them"
 
 
-@pytest.mark.parametrize(
-    ("name", "answer"),
-    [
-        (".env", True),
-        ("a/b/.env.production", True),
-        (".ENV", True),
-        ("id_ed25519.pub", True),
-        ("tls/server.KEY", True),
-        (".env.example", False),
-        ("config/.env.template", False),
-        ("key.pem.sample", False),
-        ("environment.py", False),
-        ("keys.py", False),
-    ],
-)
-def test_secret_looking_names(name: str, answer: bool) -> None:
-    assert is_secret(name) is answer
+KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\n-----END RSA PRIVATE KEY-----\n"
+TOKEN = "ghp_" + "a1B2c3D4e5F6g7H8i9" * 2
+
+
+def held(entry: QueueEntry) -> list[tuple[str, list[str], bool]]:
+    return [(hold.reason, hold.paths, hold.is_left_out) for hold in entry.hold or ()]
+
+
+def test_T14_a_new_file_with_a_key_in_it_is_left_out(world: World, agent: Agent) -> None:
+    entry = sealed(agent.write("docs/notes.txt", f"login:\n{KEY}").write("fine.txt", "f"))
+    assert held(entry) == [("secret", ["docs/notes.txt"], True)]
+    assert world.file("docs/notes.txt", entry.head) is None
+    assert in_rescue(world, "work", "docs/notes.txt") == [f"login:\n{KEY}"]
+
+
+def test_T14_a_changed_file_with_a_key_is_sealed_whole_and_held(world: World, agent: Agent) -> None:
+    agent.write("src/a.txt", f"1\n2\n3\ntoken = {TOKEN}\n")
+    entry = sealed(agent)
+    assert held(entry) == [("secret", ["src/a.txt"], False)], "half a file cannot be left out"
+    assert TOKEN in (world.file("src/a.txt", entry.head) or "")
+
+
+def test_T14_a_key_in_any_commit_is_named_and_lands_when_approved(
+    world: World, agent: Agent
+) -> None:
+    agent.write("tests/x.py", f"K = '{TOKEN}'").write("src/a.txt", KEY).commit()
+    entry = sealed(agent.write("src/a.txt", "no more").commit("and away"))
+    assert held(entry) == [("secret", ["tests/x.py", "src/a.txt"], False)]
+    approve(world, "work")
+    world.work_gate()
+    assert world.state("work") is State.LANDED
+    assert TOKEN in (world.file("tests/x.py") or "")
+
+
+def test_T14_a_key_that_the_target_has_holds_nobody(world: World) -> None:
+    world.push("tests/key.txt", KEY)
+    agent = world.agent(world.add("Edit")).write("tests/key.txt", f"# for tests\n{KEY}").commit()
+    entry = sealed(agent)
+    assert entry.hold is None
+    agent = world.agent(world.add("Second"), slot="s2").write("tests/key.txt", KEY + KEY)
+    assert held(sealed(agent)) == [("secret", ["tests/key.txt"], False)], "one more is one more"
+
+
+def test_T14_large_and_binary_files_are_not_looked_through(world: World, agent: Agent) -> None:
+    agent.write("data.txt", "x" * (2 << 20) + KEY).write("data.bin", b"\0" + KEY.encode())
+    assert sealed(agent).hold is None
+
+
+def test_T14_many_files_are_looked_through(world: World, agent: Agent) -> None:
+    for number in range(100):
+        agent.write(f"many/{number}.txt", f"{number}\n")
+    entry = sealed(agent.write("many/key.txt", KEY).commit())
+    assert held(entry) == [("secret", ["many/key.txt"], False)]
+
+
+def test_T14_a_key_that_came_with_the_target_is_not_left_out_of_a_merge(
+    world: World, agent: Agent
+) -> None:
+    world.push("tls/test.pem", "pem")
+    world.push("tls/notes", KEY)
+    again = conflicting(world, agent)
+    entry = sealed(again.write("src/a.txt", "both\n"))
+    assert entry.hold is None
+    assert world.file("tls/test.pem", entry.head) == "pem", "the landing would have removed it"
+    assert world.file("tls/notes", entry.head) == KEY
+
+
+def test_what_is_left_out_and_what_is_contained_are_two_things(world: World, agent: Agent) -> None:
+    agent.write("id_rsa", "k").commit("oops")
+    entry = sealed(agent.write(".env", "T=1"))
+    assert held(entry) == [("secret", [".env"], True), ("secret", ["id_rsa"], False)]
+    assert entry.reasons == ["secret"], "said once in the log"
+    assert hold_text(entry.hold or ()) == (
+        "left out .env: looks like a secret; kept under refs/swarm/rescue; "
+        "contains id_rsa: looks like a secret; approving lands it"
+    )
+    approve(world, "work")
+    world.work_gate()
+    assert (world.file("id_rsa"), world.file(".env")) == ("k", None)
 
 
 def test_T14_a_copied_file_is_never_in_the_change(world: World) -> None:
@@ -494,7 +795,7 @@ def test_T14_a_committed_gitlink_becomes_plain_files(world: World, agent: Agent)
         "lib/a.c": "100644",
     }
     assert reasons(entry) == {"secret": ["lib/secret.key"]}
-    assert in_rescue(world, "work", "lib/secret.key") == ["k"]
+    assert "k" in in_rescue(world, "work", "lib/secret.key")
 
 
 def test_a_gitlink_that_the_base_has_stays(world: World) -> None:

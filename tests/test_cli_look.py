@@ -66,7 +66,7 @@ def start(world: World, *words: str, stdout: int = subprocess.PIPE) -> subproces
 
 
 def test_status_always_ends_with_0(world: World, swarm: Typed) -> None:
-    assert "nothing needs you; 0 landed, 0 open" in swarm("status")
+    assert "judges it; 0 landed, 0 ready" in swarm("status")
     a_busy_world(world)
     assert "needs you" in swarm("status")
     put(world, "gate.json", b"{")
@@ -348,3 +348,40 @@ def test_diff_of_a_task_without_any_work_is_a_no(world: World, swarm: Typed) -> 
 def test_a_run_that_goes_on_is_in_the_first_line(world: World, swarm: Typed) -> None:
     begin_run(world, "r8")
     assert "run r8 pid 52077" in swarm("status").splitlines()[0]
+
+
+def test_an_id_is_never_cut_and_stands_in_every_list(world: World, swarm: Typed) -> None:
+    name = "gh-12-a-very-long-name-of-an-issue-that-somebody-wrote-in-haste"
+    world.add(name, priority=3)
+    other = world.add("short")
+    world.agent(name)
+    for words in (("task", "list"), ("claims",), ("status",)):
+        said = swarm(*words)
+        assert name in said, words
+        assert all(len(line) <= 100 for line in said.splitlines())
+    assert other in swarm("task", "list")
+
+
+def test_an_unknown_state_agent_or_task_is_an_error_with_the_known_ones(
+    world: World, swarm: Typed
+) -> None:
+    world.add("one")
+    world.agent("one")
+    swarm("task", "list", "--state", "foo", code=2)
+    assert "'ready'" in swarm.err and "'damaged'" in swarm.err
+    swarm("task", "list", "--state", "open", code=2)
+    swarm("log", "--agent", "nosuch", code=2)
+    assert "no event names an agent or slot nosuch" in swarm.err and "known: s1 " in swarm.err
+    swarm("log", "--agent", "s10", code=2)
+    assert "did you mean s1?" in swarm.err
+    assert "claimed" in swarm("log", "--agent", "s1")
+    assert "0 events" in swarm("log", "--agent", "s1", "--since", "0s")
+    assert swarm("log", "--agent", "s1", "--task", "one")
+
+
+def test_every_state_of_a_list_can_be_asked_for(world: World, swarm: Typed) -> None:
+    a_busy_world(world)
+    shown = {task["state"] for task in swarm.json("task", "list")["tasks"]}
+    for state in shown:
+        asked = swarm.json("task", "list", "--state", state)["tasks"]
+        assert asked and all(task["state"] == state for task in asked)

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from swarm import adopt, leave
 from swarm.cli.boundary import run
+from swarm.land import take_gate
+from swarm.ledger.store import Ledger
 from swarm.liveness import Alive
+from swarm.plumbing.hub import Hub
 from tests.world import World, git, swarm
 
 Typed = Callable[..., tuple[int, str]]
@@ -349,7 +356,9 @@ def test_something_else_at_the_hubs_place(app: Path, typed: Typed, kind: str) ->
         (hub / "x").write_text("x")
     else:
         git(app, "clone", "-q", "--bare", str(app), str(hub))
-    assert "hint: swarm init --hub PATH" in refused(typed, app, "--hub", "../place.git")
+    said = refused(typed, app, "--hub", "../place.git")
+    paste(app, hints(said)[0])
+    assert (app.parent / "app-hub.git/HEAD").is_file()
 
 
 def test_a_foreign_folder_at_the_state_folders_place(app: Path, typed: Typed) -> None:
@@ -448,13 +457,14 @@ def test_uninit_leaves_a_committed_swarm_toml(app: Path, typed: Typed) -> None:
 
 def land_something(world: World) -> None:
     world.land("one", "src/one.txt", "1\n")
+    world.gate().close()  # its runner has ended, and not been killed
 
 
 def test_uninit_refuses_while_landed_work_is_in_the_hub_alone(world: World, typed: Typed) -> None:
     land_something(world)
     world.close()
     code, said = typed(world.app, "uninit")
-    assert code == 2 and "refs/heads/main" in said and "swarm pull" in said
+    assert code == 1 and "refs/heads/main" in said and "swarm pull" in said
     assert world.layout.hub.is_dir() and "swarm" in git(world.app, "remote").split()
     assert typed(world.app, "pull")[0] == 0
     code, said = typed(world.app, "uninit")
@@ -468,7 +478,7 @@ def test_uninit_refuses_for_unlanded_work_and_its_hint_saves_it(world: World, ty
     head = next(iter(world.hub.refs_below("refs/swarm/work").values()))
     world.close()
     code, said = typed(world.app, "uninit")
-    assert code == 2 and "refs/swarm/work/one/1" in said
+    assert code == 1 and "refs/swarm/work/one/1" in said
     fetch = next(line for line in said.splitlines() if "git fetch swarm" in line)
     git(world.app, "fetch", "-q", "swarm", fetch.split("'")[1])
     code, said = typed(world.app, "uninit")
@@ -486,7 +496,7 @@ def test_uninit_saves_what_an_agent_left_uncommitted_and_refuses_for_it(
     agent.write("src/late.txt", "written after the end\n")
     world.close()
     code, said = typed(world.app, "uninit")
-    assert code == 2 and "refs/swarm/rescue/one/1-1" in said
+    assert code == 1 and "refs/swarm/rescue/one/1-1" in said
     text = git(world.layout.hub, "show", "refs/swarm/rescue/one/1-1:src/late.txt")
     assert text == "written after the end"
 
@@ -496,13 +506,13 @@ def test_uninit_refuses_while_a_task_is_claimed_or_a_runner_lives(
 ) -> None:
     alive = Alive(world.layout.runs, "r9-abcdef")
     code, said = typed(world.app, "uninit")
-    assert code == 2 and "r9-abcdef" in said and "hint: swarm stop" in said
+    assert code == 1 and "r9-abcdef" in said and "hint: swarm stop" in said
     alive.close()
     world.add("one")
     world.agent()
     world.close()
     code, said = typed(world.app, "uninit")
-    assert code == 2 and "1 task is claimed: one" in said and "hint: swarm stop one" in said
+    assert code == 1 and "1 task is claimed: one" in said and "hint: swarm stop one" in said
 
 
 def test_uninit_keep_hub_leaves_the_state_folder(world: World, typed: Typed) -> None:
@@ -535,7 +545,7 @@ def test_uninit_never_follows_a_link(app: Path, typed: Typed, tmp_path: Path) ->
     state_of(app).rename(moved)
     state_of(app).symlink_to(moved)
     code, said = typed(app, "uninit")
-    assert code == 2 and "is a link" in said and (moved / "hub.git").is_dir()
+    assert code == 1 and "is a link" in said and (moved / "hub.git").is_dir()
 
 
 def test_read_only_folders_in_a_worktree_are_removed_too(app: Path, typed: Typed) -> None:
@@ -545,6 +555,213 @@ def test_read_only_folders_in_a_worktree_are_removed_too(app: Path, typed: Typed
     (cache / "x").touch()
     cache.chmod(0o500)
     assert typed(app, "uninit")[0] == 0 and not state_of(app).exists()
+
+
+HUBS = {
+    "a wrong path": 'hub = "../app.swarm/other.git"\n',
+    "another place": 'hub = "../elsewhere/hub.git"\n',
+    "no toml at all": "hub = [",
+    "a wrong key": "nosuchkey = 1\n",
+    "no file": None,
+}
+
+
+@pytest.mark.parametrize("said_of_hub", list(HUBS))
+def test_what_uninit_looks_at_is_what_it_removes_whatever_swarm_toml_says(
+    world: World, typed: Typed, said_of_hub: str
+) -> None:
+    land_something(world)
+    head = world.main
+    world.close()
+    text = HUBS[said_of_hub]
+    toml = world.app / "swarm.toml"
+    if text is None:
+        toml.unlink()
+    else:
+        toml.write_text(text)
+    code, said = typed(world.app, "uninit")
+    assert code == 1 and "refs/heads/main" in said and world.layout.hub.is_dir(), said
+    assert git(world.layout.hub, "rev-parse", "main") == head
+    hint = next(line for line in said.splitlines() if "hint: git pull" in line)
+    git(world.app, *hint.partition("git ")[2].split())
+    assert (world.app / "src/one.txt").read_text() == "1\n"
+    code, said = typed(world.app, "uninit")
+    assert code == 0, said
+    assert not world.layout.root.exists() and git(world.app, "remote") == ""
+    assert git(world.app, "rev-parse", "HEAD") == head
+
+
+def test_a_wrong_hub_is_looked_at_too_when_the_right_one_is_kept(
+    world: World, typed: Typed
+) -> None:
+    world.add("one")
+    world.agent()
+    world.close()
+    (world.app / "swarm.toml").write_text("hub = [")
+    code, said = typed(world.app, "uninit", "--keep-hub")
+    assert code == 1 and "1 task is claimed: one" in said
+    assert (world.app / "swarm.toml").is_file() and git(world.app, "remote") == "swarm"
+
+
+def test_a_hub_of_another_name_in_the_state_folder_is_looked_at(app: Path, typed: Typed) -> None:
+    assert typed(app, "init", "--no-check", "--hub", "../app.swarm/store.git")[0] == 0
+    store = state_of(app) / "store.git"
+    tree = git(app, "rev-parse", "HEAD^{tree}")
+    oid = git(store, "commit-tree", tree, "-m", "only here", env=AUTHOR)
+    git(store, "branch", "feature", oid)
+    (app / "swarm.toml").unlink()
+    code, said = typed(app, "uninit")
+    assert code == 1 and "refs/heads/feature" in said and store.is_dir()
+    git(store, "branch", "-D", "feature")
+    assert typed(app, "uninit")[0] == 0 and not state_of(app).exists()
+
+
+AUTHOR = {
+    "GIT_AUTHOR_NAME": "a",
+    "GIT_AUTHOR_EMAIL": "a@example.invalid",
+    "GIT_COMMITTER_NAME": "a",
+    "GIT_COMMITTER_EMAIL": "a@example.invalid",
+}
+
+
+@pytest.mark.parametrize("ref", ["refs/tags/v1", "refs/notes/mine", "refs/heads/a-b/c"])
+def test_every_kind_of_ref_counts_and_its_hint_brings_it_here(
+    app: Path, typed: Typed, ref: str
+) -> None:
+    typed(app, "init", "--no-check")
+    hub = state_of(app) / "hub.git"
+    oid = git(hub, "commit-tree", git(app, "rev-parse", "HEAD^{tree}"), "-m", "x", env=AUTHOR)
+    if ref.startswith("refs/tags/"):
+        git(hub, "tag", "-a", "v1", "-m", "one", oid, env=AUTHOR)
+        git(hub, "tag", "-a", "v2", "-m", "two", "v1", env=AUTHOR)
+    else:
+        git(hub, "update-ref", ref, oid)
+    code, said = typed(app, "uninit")
+    assert code == 1 and ref in said
+    for line in said.splitlines():
+        if "hint: git fetch" in line:
+            git(app, *line.partition("git ")[2].replace("'", "").split())
+    code, said = typed(app, "uninit")
+    assert code == 0, said
+    assert git(app, "cat-file", "-t", oid) == "commit"
+
+
+def test_a_landing_that_the_target_lost_still_counts_as_work(world: World, typed: Typed) -> None:
+    first = world.main
+    land_something(world)
+    head = git(world.layout.hub, "rev-parse", "refs/swarm/work/one/1")
+    world.close()
+    git(world.layout.hub, "update-ref", "refs/heads/main", first)
+    code, said = typed(world.app, "uninit")
+    assert code == 1 and "refs/swarm/work/one/1" in said and head[:7] in said
+
+
+def test_uninit_removes_nothing_that_swarm_did_not_make(app: Path, typed: Typed) -> None:
+    typed(app, "init", "--no-check")
+    (state_of(app) / "my notes.txt").write_text("mine")
+    code, said = typed(app, "uninit")
+    assert code == 1 and "my notes.txt" in said
+    hint = said.partition("hint: ")[2].strip()
+    assert hint.startswith("mv '") and hint.endswith(f" {app.parent}/")
+    (state_of(app) / "my notes.txt").rename(app.parent / "my notes.txt")
+    assert typed(app, "uninit")[0] == 0
+
+
+def test_what_was_moved_aside_unseen_is_looked_at_again(world: World, typed: Typed) -> None:
+    """A kill between the move and the mark, or somebody who moved it by hand."""
+    land_something(world)
+    world.close()
+    gone = world.layout.root.with_name("app.swarm.removing")
+    world.layout.root.rename(gone)
+    code, said = typed(world.app, "uninit")
+    assert code == 1 and "refs/heads/main" in said and world.layout.hub.is_dir()
+    world.layout.root.rename(gone)
+    world.layout.root.mkdir()
+    code, said = typed(world.app, "uninit")
+    assert code == 1 and "are both there" in said and (gone / "hub.git").is_dir()
+
+
+def test_a_removal_that_was_cut_off_goes_on(app: Path, typed: Typed) -> None:
+    typed(app, "init", "--no-check")
+    gone = state_of(app).with_name("app.swarm.removing")
+    state_of(app).rename(gone)
+    (gone / "removing").touch()
+    (gone / "hub.git/HEAD").unlink()
+    code, said = typed(app, "uninit")
+    assert code == 0, said
+    assert not gone.exists() and git(app, "remote") == "" and not (app / "swarm.toml").exists()
+
+
+def test_a_runner_beside_another_checkout_counts(world: World, typed: Typed) -> None:
+    """Its flock is not on this side; its gate claim and its beats are in the hub."""
+    ledger = Ledger(Hub.open(world.layout.hub), "main")
+    take_gate(ledger, "r7-other", timedelta(minutes=5), None)
+    ledger.close()
+    world.close()
+    code, said = typed(world.app, "uninit")
+    assert code == 1 and "r7-other may still work" in said and world.layout.hub.is_dir()
+    assert typed(world.app, "uninit", "--keep-hub")[0] == 0
+
+
+def test_what_lands_while_uninit_waits_for_the_turn_is_seen(world: World) -> None:
+    tree = git(world.app, "rev-parse", "HEAD^{tree}")
+    with world.hub.turn.held():
+        child = subprocess.Popen(
+            [sys.executable, "-m", "swarm", "uninit"],
+            cwd=world.app,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        turn = world.layout.root / "hub.git.turn"
+        while not _waits_for(turn, child.pid):
+            assert child.poll() is None, child.stdout and child.stdout.read()
+            time.sleep(0.02)
+        oid = git(world.layout.hub, "commit-tree", tree, "-p", "main", "-m", "late", env=AUTHOR)
+        git(world.layout.hub, "update-ref", "refs/heads/main", oid)
+    said, _ = child.communicate(timeout=60)
+    assert child.returncode == 1 and oid[:7] in said and world.layout.hub.is_dir()
+    git(world.layout.hub, "update-ref", "refs/heads/main", "main~1")
+
+
+def _waits_for(turn: Path, pid: int) -> bool:
+    inode = turn.stat().st_ino
+    lines = Path("/proc/locks").read_text().splitlines()
+    return any("->" in line and f" {pid} " in line and f":{inode} " in line for line in lines)
+
+
+def test_a_repository_that_borrows_from_the_hub_is_not_robbed(app: Path, typed: Typed) -> None:
+    typed(app, "init", "--no-check")
+    objects = state_of(app) / "hub.git/objects"
+    (app / ".git/objects/info").mkdir(exist_ok=True)
+    (app / ".git/objects/info/alternates").write_text(f"{objects}\n")
+    code, said = typed(app, "uninit")
+    assert code == 1 and "borrows its objects" in said
+    for command in said.partition("hint: ")[2].strip().split(" && "):
+        subprocess.run(command, shell=True, cwd=app, check=True, capture_output=True)
+    assert typed(app, "uninit")[0] == 0
+    assert git(app, "fsck", "--full") == ""
+
+
+def test_a_damaged_claim_is_a_claim(world: World, typed: Typed) -> None:
+    world.add("one")
+    world.acquire("one")
+    damage(world, "current_tasks/one.lock")
+    world.close()
+    code, said = typed(world.app, "uninit")
+    assert code == 1 and "1 task is claimed: one" in said and "swarm task cancel one" in said
+
+
+def damage(world: World, path: str) -> None:
+    """Write rubbish into one ledger file, past all rules."""
+    hub = world.layout.hub
+    index = {"GIT_INDEX_FILE": str(world.folder / "index"), **AUTHOR}
+    blob = git(hub, "hash-object", "-w", str(world.app / "README.md"))
+    git(hub, "read-tree", "refs/swarm/ledger", env=index)
+    git(hub, "update-index", "--add", "--cacheinfo", f"100644,{blob},{path}", env=index)
+    tree = git(hub, "write-tree", env=index)
+    oid = git(hub, "commit-tree", tree, "-p", "refs/swarm/ledger", "-m", "x", env=index)
+    git(hub, "update-ref", "refs/swarm/ledger", oid)
 
 
 # -- pull ------------------------------------------------------------------------------------------
@@ -574,9 +791,13 @@ def test_D12_uncommitted_edits_are_never_written_over(world: World, typed: Typed
     world.close()
     head = git(world.app, "rev-parse", "HEAD")
     code, said = typed(world.app, "pull")
-    assert code == 2 and "README.md" in said, "git's own word names the file"
+    assert code == 1 and "README.md" in said, "git's own word names the file"
     assert (world.app / "README.md").read_text() == "my own edit\n"
     assert git(world.app, "rev-parse", "HEAD") == head
+    assert hints(said) == ["git stash && git pull --ff-only swarm main && git stash pop"]
+    paste(world.app, hints(said)[0], ok=(1,))
+    assert git(world.app, "rev-parse", "HEAD") == world.main
+    assert "my own edit" in (world.app / "README.md").read_text(), "beside theirs, as a conflict"
 
 
 def test_D12_edits_elsewhere_survive_a_pull(world: World, typed: Typed) -> None:
@@ -592,14 +813,113 @@ def test_pull_on_another_branch_or_apart_is_refused(world: World, typed: Typed) 
     world.close()
     git(world.app, "switch", "-q", "-c", "feature")
     code, said = typed(world.app, "pull")
-    assert code == 2 and "hint: git switch main" in said
+    assert code == 1 and hints(said) == ["git switch main", "git fetch swarm main"]
     git(world.app, "switch", "-q", "main")
     git(world.app, "commit", "-q", "--allow-empty", "-m", "mine")
     head = git(world.app, "rev-parse", "HEAD")
     for args in (("pull",), ("pull", "--dry-run")):
         code, said = typed(world.app, *args)
-        assert code == 2 and "git pull --no-rebase swarm main" in said
+        assert code == 1 and "not checked before it is the target" in said
+        assert hints(said) == ["git pull --rebase swarm main", "git push swarm HEAD:main"]
     assert git(world.app, "rev-parse", "HEAD") == head
+    (world.app / "README.md").write_text("being edited\n")
+    for command in hints(typed(world.app, "pull")[1]):
+        paste(world.app, command)
+    assert (world.app / "README.md").read_text() == "being edited\n"
+    head = git(world.app, "rev-parse", "HEAD")
+    assert git(world.layout.hub, "rev-parse", "main") == head
+    assert git(world.app, "log", "-1", "--format=%s") == "mine"
+    assert "nothing new has landed" in typed(world.app, "pull")[1]
+
+
+@pytest.mark.parametrize("others", [0, 12])
+def test_an_untracked_file_in_the_way_of_a_pull_has_a_cure_to_paste(
+    app: Path, typed: Typed, others: int
+) -> None:
+    """`swarm.toml` is untracked after `init`, and an approved change to it landed."""
+    typed(app, "init", "--no-check")
+    mine = (app / "swarm.toml").read_text()
+    clone = app.with_name("clone")
+    git(app.parent, "clone", "-q", str(state_of(app) / "hub.git"), str(clone))
+    for number in range(others):
+        for folder in (app, clone):
+            (folder / f"it's {number}").write_text(str(folder))
+    (clone / "swarm.toml").write_text(mine + "# theirs\n")
+    git(clone, "add", "-A")
+    git(clone, "commit", "-q", "-m", "toml")
+    git(clone, "push", "-q", "origin", "main")
+    code, said = typed(app, "pull")
+    assert code == 1 and "swarm.toml" in said, said
+    paste(app, hints(said)[0])
+    assert (app / "swarm.toml").read_text() == mine + "# theirs\n"
+    assert git(app, "show", "stash@{0}^3:swarm.toml") == mine.rstrip("\n"), "mine is kept"
+    assert "nothing new has landed" in typed(app, "pull")[1]
+
+
+def test_a_file_that_a_command_would_not_survive_is_quoted(app: Path, typed: Typed) -> None:
+    typed(app, "init", "--no-check")
+    name = "a b'$(touch pwned)"
+    (app / name).write_text("mine")
+    hub = state_of(app) / "hub.git"
+    blob = git(hub, "hash-object", "-w", str(app / name))
+    index = {"GIT_INDEX_FILE": str(app.with_name("index")), **AUTHOR}
+    git(hub, "read-tree", "main", env=index)
+    git(hub, "update-index", "--add", "--cacheinfo", f"100644,{blob},{name}", env=index)
+    tree = git(hub, "write-tree", env=index)
+    oid = git(hub, "commit-tree", tree, "-p", "main", "-m", "x", env=AUTHOR)
+    git(hub, "update-ref", "refs/heads/main", oid)
+    (app / name).write_text("other")
+    code, said = typed(app, "pull")
+    assert code == 1
+    paste(app, hints(said)[0])
+    assert (app / name).read_text() == "mine" and not (app / "pwned").exists()
+
+
+def test_a_pull_through_a_remote_that_is_not_the_hub_is_refused(app: Path, typed: Typed) -> None:
+    typed(app, "init", "--no-check")
+    git(app, "remote", "set-url", "swarm", str(app.with_name("nowhere")))
+    code, said = typed(app, "pull")
+    assert code == 1 and "is not this hub" in said
+    paste(app, hints(said)[0])
+    assert typed(app, "pull")[0] == 0
+
+
+def hints(said: str) -> list[str]:
+    """The hints of an error, each as it is pasted."""
+    lines = [line.strip() for line in said.splitlines()]
+    return [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
+
+
+def paste(folder: Path, command: str, ok: tuple[int, ...] = (0,)) -> None:
+    """A shell does what a hint says."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": path},
+    )
+    assert done.returncode in ok, (command, done.stdout, done.stderr)
+
+
+def test_init_says_what_to_commit_until_it_is_committed(app: Path, typed: Typed) -> None:
+    said = typed(app, "init", "--no-check")[1]
+    command = next(line.strip() for line in said.splitlines() if "git add" in line)
+    assert command.startswith("git add swarm.toml && git commit")
+    paste(app, command)
+    assert git(app, "status", "--short") == "" and git(app, "ls-files", "swarm.toml") != ""
+    head = git(app, "rev-parse", "HEAD")
+    assert git(state_of(app) / "hub.git", "rev-parse", "main") == head
+    assert "git add" not in typed(app, "init", "--no-check")[1]
+    (app / "tasks/a b.md").write_text("x\n")
+    said = typed(app, "init", "--no-check")[1]
+    assert "git add tasks && git commit" in said
+
+
+def test_init_does_not_ask_to_commit_what_git_ignores(app: Path, typed: Typed) -> None:
+    (app / ".git/info/exclude").write_text("swarm.toml\ntasks/\n")
+    assert "git add" not in typed(app, "init", "--no-check")[1]
 
 
 # -- what others use -------------------------------------------------------------------------------
@@ -629,3 +949,27 @@ def test_errors_are_json_when_asked(tmp_path: Path, typed: Typed) -> None:
 def test_in_a_process_of_its_own(app: Path) -> None:
     assert "passed on main" in swarm(app, "init")
     assert "removed" in swarm(app, "uninit")
+
+
+@pytest.mark.parametrize("lines", [0, 1, 3])
+def test_a_reader_that_goes_away_stops_nothing_halfway(app: Path, lines: int) -> None:
+    """`swarm init | head -3`: all is made, and taken back whole."""
+    for verb, code in (("init", 0), ("uninit", 0)):
+        child = subprocess.Popen(
+            [sys.executable, "-m", "swarm", verb],
+            cwd=app,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert child.stdout is not None and child.stderr is not None
+        for _ in range(lines):
+            child.stdout.readline()
+        child.stdout.close()
+        said = child.stderr.read()
+        child.stderr.close()
+        assert child.wait(60) == code, said
+        is_made = verb == "init"
+        assert (app / "swarm.toml").is_file() is is_made
+        assert ("swarm" in git(app, "remote")) is is_made
+        assert state_of(app).exists() is is_made
+    assert git(app, "status", "--short") == ""

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pwd
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +45,8 @@ def typed(
 
 
 def editor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> None:
-    """$EDITOR is a shell script that gets the file's name."""
+    """$EDITOR is a shell script that gets the file's name; standard input is a terminal."""
+    monkeypatch.setattr("swarm.cli.tasks._has_terminal", lambda: True)
     file = tmp_path / "an editor"
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
@@ -213,6 +217,7 @@ def test_edit_with_a_problem_keeps_the_file_and_leaves_the_ledger(
     editor(monkeypatch, tmp_path, 'printf -- "---\\nneeds: [nope]\\n---\\nmuch work\\n" > "$1"')
     code, said = typed("task", "edit", "one")
     assert code == 2 and 'no task "nope"' in said
+    assert "1 problem in 1 task; the ledger keeps what it has" in said
     assert tip(world) == was and "much work" in files(world)["one.md"]
 
 
@@ -243,7 +248,8 @@ def test_edit_that_fails_or_changes_the_id_is_refused(
     world: World, typed: Typed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     typed("task", "add", "One", "-m", "old")
-    code, said = typed("task", "edit", "one")  # the seal's editor fails
+    editor(monkeypatch, tmp_path, "exit 1")
+    code, said = typed("task", "edit", "one")
     assert code == 2 and "exit code 1" in said
     monkeypatch.setenv("EDITOR", "nosuch-editor")
     assert typed("task", "edit", "one")[0] == 2
@@ -263,6 +269,61 @@ def test_a_file_name_never_reaches_a_shell(
     assert not (world.app / "pwned").exists()
     task = world.ledger.view().task("a-touch-pwned-b")
     assert task is not None and task.body == "y\n"
+
+
+def test_without_a_terminal_no_editor_is_started(
+    world: World, typed: Typed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mark = tmp_path / "started"
+    editor(monkeypatch, tmp_path, f"touch {mark}")
+    monkeypatch.undo()
+    monkeypatch.chdir(world.app)
+    monkeypatch.setenv("VISUAL", f"touch {mark}")
+    world.add("One", "from the ledger\n")
+    code, said = typed("task", "edit", "one")
+    assert code == 2 and "needs a terminal" in said
+    assert not mark.exists() and "hint: swarm task edit one --no-editor" in said
+    file = world.app / "tasks/one.md"
+    file.write_text(file.read_text().replace("ledger", "file"))
+    code, said = typed("task", "edit", "one", "--no-editor")
+    assert code == 0 and "changed   one" in said and not mark.exists()
+    task = world.ledger.view().task("one")
+    assert task is not None and task.body == "from the file\n"
+
+
+def test_every_hint_of_a_refused_add_can_be_pasted(world: World, typed: Typed) -> None:
+    typed("task", "add", "It's one")
+    said = refused(world, typed, "task", "add", "It's one")
+    hints = [line.partition("hint: ")[2] for line in said.splitlines() if "hint: " in line]
+    assert hints == [
+        "swarm task edit it-s-one",
+        "swarm task add 'It'\"'\"'s one' --id it-s-one-2",
+    ]
+    assert typed(*shlex.split(hints[1])[1:])[0] == 0
+    (world.app / "tasks/it-s-one.md").unlink()
+    said = refused(world, typed, "task", "add", "It's one")
+    assert "there is a task it-s-one already: it is ready" in said
+
+
+def test_a_name_that_no_task_has_is_told_the_id_that_begins_so(world: World, typed: Typed) -> None:
+    world.add("gh-12-add-a-mul")
+    world.add("gh-13-add-a-div")
+    for words in (
+        ("task", "cancel", "GH-12"),
+        ("show", "gh-12"),
+        ("claim", "gh-12"),
+        ("submit", "gh-12"),
+        ("release", "gh-12", "--reason", "x"),
+        ("renew", "gh-12"),
+        ("log", "--task", "gh-12"),
+        ("stop", "gh-12"),
+        ("diff", "gh-12"),
+        ("tail", "gh-12"),
+    ):
+        code, said = typed(*words)
+        assert code == 2, (words, said)
+        assert "there is no task" in said and "did you mean gh-12-add-a-mul?" in said, words
+    assert typed("show", "GH-12 add a mul")[0] == 0, "an id however it is spelled"
 
 
 # -- cancel and reopen -----------------------------------------------------------------------------
@@ -312,7 +373,32 @@ def test_reopen_clears_and_keeps(world: World, typed: Typed) -> None:
     code, said = typed("task", "reopen", "one")
     assert code == 0 and "next is attempt 2 from " in said
     assert world.state("one") is State.OPEN
-    assert "one is open" in refused(world, typed, "task", "reopen", "one")
+    assert "one is ready: only what is parked" in refused(world, typed, "task", "reopen", "one")
+    assert world.events("one")[-1] == "reopened"
+
+
+def test_what_is_cancelled_or_landed_cannot_be_cancelled_and_the_hint_goes_on(
+    world: World, typed: Typed
+) -> None:
+    world.add("One")
+    typed("task", "cancel", "one")
+    said = refused(world, typed, "task", "cancel", "one")
+    assert "cancelled already" in said and "hint: swarm task reopen one" in said
+    world.land("two", "two.txt", "2\n")
+    said = refused(world, typed, "task", "cancel", "two")
+    assert "it has landed" in said and "hint: swarm show two" in said
+
+
+def test_who_types_is_named_when_no_variable_says_it(
+    world: World, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SWARM_USER", "USER", "LOGNAME"):
+        monkeypatch.delenv(name, raising=False)
+    world.add("One")
+    typed("task", "cancel", "one")
+    typed("task", "reopen", "one")
+    name = pwd.getpwuid(os.getuid()).pw_name
+    assert f"{name} opens it again" in typed("log")[1]
 
 
 # -- plan check ------------------------------------------------------------------------------------
@@ -332,7 +418,7 @@ def test_plan_check_says_every_problem_and_starts_nothing(world: World, typed: T
     assert 'no task "cart-modle"; did you mean cart-model?' in said
     assert "want a duration like 20m, got 1200" in said
     assert "folds to fix-t3, and so does tasks/fix-t3.md" in said
-    assert said.endswith("3 problems in 5 tasks; nothing was started\n")
+    assert said.endswith("3 problems in 5 tasks\n")
     code, said = typed("plan", "check", "--json")
     record = json.loads(said)
     assert code == 2 and record["schema"] == "swarm.plan/1" and len(record["problems"]) == 3

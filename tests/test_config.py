@@ -226,9 +226,15 @@ run = "x"
     ]
 
 
-def test_the_refusal_counts_and_says_that_nothing_was_started() -> None:
-    with pytest.raises(UsageError, match=r"1 problem in swarm\.toml; nothing was started"):
+def test_the_refusal_counts_and_its_hint_opens_the_file_at_the_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^1 problem in swarm\.toml$"):
         parse(b"x = 1")
+    folder = tmp_path / "my app"
+    folder.mkdir()
+    (folder / "swarm.toml").write_text('target = "main"\nx = 1\n')
+    with pytest.raises(UsageError) as refused:
+        load(folder)
+    assert refused.value.hint == f"${{EDITOR:-vi}} +2 '{folder}/swarm.toml'"
 
 
 @pytest.mark.parametrize(

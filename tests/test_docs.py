@@ -163,7 +163,7 @@ def test_every_option_stands_in_its_verbs_table_and_no_other_does(words: tuple[s
     }
     assert told == _options(COMMANDS[words])
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - {"--json", "--follow"}
-    others = {"--ff-only", "--number"}  # of git and gh
+    others = {"--ff-only", "--rebase", "--number"}  # of git and gh
     assert named - others <= _options(COMMANDS[words]), "an option is named that is not there"
 
 
@@ -215,6 +215,37 @@ def test_every_hint_of_the_code_names_a_verb_that_exists() -> None:
                         if verb not in VERBS:
                             wrong.append(f"{file.name}:{part.lineno} swarm {verb}")
     assert not wrong
+
+
+PLACEHOLDER = r"\b(?:TASK|NAME|PATH|WHY|FOLDER|BRANCH|ANOTHER-[A-Z]+)\b"
+
+
+def test_every_hint_that_is_a_command_can_be_pasted() -> None:
+    """One command a line, and no word that a person has to replace."""
+    wrong = []
+    for file in sorted((ROOT / "swarm").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if not isinstance(node, ast.keyword) or node.arg != "hint":
+                continue
+            for text in _literals(node.value):
+                for line in text.splitlines():
+                    if not re.match(r"(?:swarm|git|mv|cd|rm) ", line):
+                        continue
+                    if re.search(rf" {{2,}}|, then|; | or (?:swarm|git) |{PLACEHOLDER}", line):
+                        wrong.append(f"{file.name}:{node.value.lineno} {line}")
+    assert not wrong
+
+
+def _literals(value: ast.expr) -> Iterator[str]:
+    """Texts that an expression can be; what is filled in reads x."""
+    if isinstance(value, ast.Constant) and isinstance(value.value, str):
+        yield value.value
+    elif isinstance(value, ast.JoinedStr):
+        parts = (p.value if isinstance(p, ast.Constant) else "x" for p in value.values)
+        yield "".join(map(str, parts))
+    elif isinstance(value, ast.IfExp):
+        yield from _literals(value.body)
+        yield from _literals(value.orelse)
 
 
 def test_every_target_of_make_that_is_named_exists() -> None:

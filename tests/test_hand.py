@@ -378,6 +378,18 @@ def test_exit_12_for_who_lost_the_claim(world: World) -> None:
     assert len(world.hub.refs_below(f"{RESCUE}/one")) == 1, "what was done after it is kept"
 
 
+def test_a_claim_says_that_setup_runs_while_it_runs(tmp_path: Path) -> None:
+    world = World(tmp_path, config='[worktree]\nsetup = "echo made >made.txt"\n')
+    world.add("One")
+    world.add("Two")
+    done = run_swarm(world.app, "claim", "one")
+    assert done.stdout.startswith("setup     running: echo made >made.txt\nclaimed   one")
+    assert "no work" in run_swarm(world.app, "submit", "one").stdout
+    record = json.loads(run_swarm(world.app, "claim", "two", "--json").stdout)
+    assert record["setup"] is None
+    world.close()
+
+
 def test_any_command_typed_in_the_worktree_renews(world: World) -> None:
     world.add("One")
     record = json.loads(run_swarm(world.app, "claim", "one", "--json", "--as", "ann").stdout)
@@ -465,6 +477,13 @@ def test_a_red_target_is_an_exit_code(world: World) -> None:
     done = run_swarm(world.app, "gate", "--once")
     assert done.returncode == 13
     assert "paused" in done.stdout
+
+
+def test_a_red_target_is_told_although_nothing_waits(world: World) -> None:
+    tip = world.push("bad.txt", "RED\n")
+    done = run_swarm(world.app, "gate", "--once")
+    assert done.returncode == 13
+    assert f"red: main {tip[:7]}: tests failed" in done.stdout
 
 
 def test_importing_the_verbs_imports_neither_git_nor_watchdog() -> None:

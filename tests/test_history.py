@@ -67,6 +67,15 @@ def test_events_since_a_moment(world: World) -> None:
     assert list(world.ledger.iter_log(task="old", since=since)) == []
 
 
+def test_events_within_the_second_of_a_moment_are_since_it(world: World) -> None:
+    """Commits know whole seconds, and what they are compared with knows more."""
+    world.clock.pass_(microseconds=700_000)
+    since = world.clock.now()
+    world.add("New")
+    assert next(world.ledger.iter_log(since=since)).task == "new"
+    assert [event.kind for event in world.ledger.iter_log(task="new", since=since)] == ["added"]
+
+
 def test_a_short_way_starts_no_program(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     before = world.ledger.view().tip
     world.add("One")

@@ -388,12 +388,46 @@ def test_landing_twice_is_landing_once(world: World) -> None:
 # A target that went back
 
 
-def test_M17_a_target_forced_back_by_our_last_move_gets_it_again(world: World) -> None:
+def test_M17_a_move_that_a_crash_undid_is_made_again_and_told(world: World) -> None:
+    """The disk lost the target's rename: by its log nobody ever moved it away from the landing."""
     before = world.main
-    task = sealed(world, "Forced back")
+    task = sealed(world, "Undone")
+    world.work_gate()
+    landed = world.main
+    (world.hub.path / branch_ref("main")).write_text(before + "\n")
+    world.gate().abandon()
+    gate = another_gate(world)
+    assert world.main == landed and world.state(task) is State.LANDED
+    said = f"main was back at {before[:7]}; moved to {landed[:7]} again"
+    assert gate.notes == [said], "never silently"
+    told = [e for e in world.ledger.iter_log() if e.kind == "rescued"]
+    assert [e.message.body for e in told] == [said]
+    assert keep_last_landing(world.ledger) is None, "once"
+
+
+def test_M17_a_target_that_a_person_set_back_by_one_landing_stays_there(world: World) -> None:
+    before = world.main
+    task = sealed(world, "Set back")
     world.work_gate()
     landed = world.main
     git(world.layout.hub, "update-ref", "refs/heads/main", before)
+    world.gate().abandon()
+    gate = another_gate(world)
+    assert world.main == before, "what a person decided stands"
+    parked = world.ledger.view().parked(task)
+    assert parked is not None and parked.reason == "lost" and parked.work is not None
+    assert landed[:7] in gate.notes[0]
+    world.work_gate("r2-test")
+    assert world.main == before, "and nothing brings it back by itself"
+
+
+def test_M17_a_landing_that_is_back_in_the_target_is_never_said_to_be_lost(world: World) -> None:
+    before = world.main
+    task = sealed(world, "Back again")
+    world.work_gate()
+    landed = world.main
+    git(world.layout.hub, "update-ref", "refs/heads/main", before)
+    git(world.layout.hub, "update-ref", "refs/heads/main", landed)
     world.gate().abandon()
     another_gate(world)
     assert world.main == landed and world.state(task) is State.LANDED

@@ -297,7 +297,7 @@ def test_nothing_running_and_nothing_to_say_is_two_lines() -> None:
     status = a_status(counts={"landed": 12, "total": 12})
     assert [re.sub(" {3,}", "   ", line) for line in render_status(status)] == [
         "app -> main b81e0f4, tests passed 2m ago   no run   ledger 8f0c3e1, read 0.3s ago",
-        "nothing needs you; 12 landed, 0 open",
+        "nothing needs you; 12 landed, 0 ready",
     ]
 
 

@@ -22,6 +22,7 @@ from swarm.ledger.events import Event
 from swarm.ledger.records import Run
 from swarm.ledger.store import Draft
 from swarm.ledger.view import View
+from swarm.output import render_status
 from swarm.overview import Live, LiveCheck, LiveSlot, Need, Status, read_live, write_live
 from swarm.plumbing.hub import LEDGER
 from swarm.plumbing.objects import edit_tree
@@ -647,6 +648,28 @@ def test_a_patch_can_be_applied_as_it_is(world: World) -> None:
     patch.write_bytes(overview.diff(work, landed, is_stat=False))
     git(world.app, "apply", str(patch))
     assert (world.app / "b.bin").read_text() == "\x00\x01 odd \x1b[31m\n"
+
+
+def test_the_story_of_a_task_begins_within_the_second_of_its_addition(world: World) -> None:
+    world.clock.pass_(microseconds=700_000)
+    world.land("Quick", "q.txt", "q\n")
+    story = overview.story(workspace(world), "quick")
+    assert [attempt.outcome for attempt in story.attempts] == ["landed"]
+    assert story.attempts[0].for_seconds == 0
+    assert [event["event"] for event in story.events] == ["added", "claimed", "sealed",
+                                                          "landing", "landed"]  # fmt: skip
+
+
+def test_a_target_that_a_person_pushed_is_not_called_fine_before_it_was_judged(
+    world: World,
+) -> None:
+    world.land("One", "one.txt", "1\n")
+    assert render_status(look(world))[1].startswith("nothing needs you; ")
+    world.push("new.txt", "new\n")
+    said = render_status(look(world))[1]
+    assert said.startswith("main not judged yet: the next run or swarm gate --once judges it; ")
+    world.work_gate()
+    assert render_status(look(world))[1].startswith("nothing needs you; ")
 
 
 # Disk

@@ -183,6 +183,23 @@ def test_every_task_is_in_exactly_one_list(world: World) -> None:
     assert at.total == 5
 
 
+def test_a_summary_names_only_what_was_cancelled_in_this_run(world: World, marks: Path) -> None:
+    world.add("cancelled-before")
+    tasks.cancel(world.ledger, "cancelled-before", "not wanted", "me")
+    task(world, "lasting")
+    task(world, "unwanted", "needs: [lasting]\n")
+    runs = start(world, "-n", "1", "--", agent(world, f"touch {marks}/on; sleep 30"))
+    deadline = time.monotonic() + PATIENCE
+    while not (marks / "on").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    tasks.cancel(world.ledger, "unwanted", "not wanted", "me")
+    runs.send_signal(signal.SIGTERM)
+    said, _ = runs.communicate(timeout=PATIENCE)
+    summary = said[said.index("ended after") :]
+    assert re.search(r"cancelled +1   unwanted", summary), said
+    assert "cancelled-before" not in summary
+
+
 def test_held_change_is_named_with_its_reason(world: World, marks: Path) -> None:
     task(world, "sly")
     sly = 'echo "# x" >> swarm.toml; git commit -qam sly'
@@ -311,9 +328,7 @@ def test_without_an_agent_it_lists_what_is_there(
     put_on_path(tmp_path / "bin", monkeypatch, claude="echo '2.1.332 (Claude Code)'")
     answer = typed("-n", "4")
     refused(world, answer, 2, "no agent named", "found on PATH: claude 2.1.332")
-    assert (
-        "hint: swarm run -n 4 --agent claude       or  swarm run -n 4 -- ./my-agent.sh" in answer[1]
-    )
+    assert "  hint: swarm run -n 4 --agent claude\n  hint: swarm run -n 4 -- ./my" in answer[1]
 
 
 def test_an_unknown_agent_names_the_nearest(world: World, typed: Typed) -> None:
@@ -371,7 +386,7 @@ def test_without_a_check_it_does_not_run(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(world.app)
     code = boundary.run(["run", "--", "/bin/true"])
     said = capsys.readouterr()
-    refused(world, (code, said.err), 2, "no [[checks]]", "hint: [[checks]]")
+    refused(world, (code, said.err), 2, "no [[checks]]", "swarm.toml:\n\n    [[checks]]\n    name")
     world.close()
 
 

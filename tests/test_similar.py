@@ -52,3 +52,10 @@ def test_nearest_finds_the_slip_and_nothing_far_away() -> None:
     assert nearest("cart-modle", names) == "cart-model"
     assert nearest("zzz", names) is None
     assert nearest("anything", []) is None
+
+
+def test_a_name_that_begins_with_what_was_typed_is_nearest() -> None:
+    names = ["gh-1-multiply", "gh-12-add-a-mul", "gh-12-add-a-multiplication", "gh-13"]
+    assert nearest("gh-12", names) == "gh-12-add-a-mul", "and not gh-13, which looks more alike"
+    assert nearest("gh-12-add-a-mult", names) == "gh-12-add-a-multiplication"
+    assert nearest("", names) is None

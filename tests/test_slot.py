@@ -329,6 +329,42 @@ def test_shared_folders_are_links_and_never_sealed(world: World) -> None:
     assert (world.app / "data/big.bin").read_text() == "data", "the link went, not what it names"
 
 
+def test_what_lies_untracked_is_named_down_to_where_its_files_part(world: World) -> None:
+    world.push(".gitignore", "*.log\nbuild/\n")
+    agent = world.agent(world.add("Made"))
+    agent.write("new/only/one.txt", "1").write("info/x/a", "a").write("info/x/b/c", "c")
+    agent.write("src/b.txt", "b").write("src/c/d", "d").write("odd [1]\n/a", "a")
+    agent.write("odd [1]\n/b", "b").write("noise/a.log", "i").write("build/out", "i")
+    agent.write("skipped/x.pyc", "i")
+    git(agent.tree, "init", "-q", "inner")
+    made = agent.slot.made(("*.pyc",))
+    assert made == sorted(
+        ["new/only/one.txt", "info/x", "src/b.txt", "src/c/d", "odd [1]\n", "inner"]
+    )
+
+
+def test_what_setup_made_survives_an_opening_that_says_so_and_is_not_seen(world: World) -> None:
+    ignored(world)
+    agent = world.agent(world.add("Setup"))
+    agent.write("src/gen [1]/a", "a").write("src/gen [1]/b", "b").write("tool", "t")
+    agent.write("src/a.txt", "changed by setup\n")
+    made = agent.slot.end_setup(furnished(world))
+    assert made == ["src/gen [1]", "tool"]
+    occupant = agent.slot.occupant()
+    assert occupant is not None
+    assert agent.slot.changed_paths(occupant) == [], "nothing for doctor and status to count"
+    assert agent.git("status", "--porcelain") == " M src/a.txt"
+    agent.write("src/a.txt", "by hand\n").write("tool", "other").write("mine", "m")
+    agent.write(".gitignore", "!tool\n!src/**\n")  # stronger than an exclude file
+    assert agent.slot.changed_paths(occupant) == [".gitignore", "src/a.txt", "mine"]
+    agent.end()
+    kept = again(world, agent, made=tuple(made))
+    assert (kept.tree / "src/gen [1]/b").read_text() == "b"
+    assert (kept.tree / "tool").read_text() == "other"
+    kept.end()
+    assert not (again(world, kept).tree / "tool").exists(), "nobody said so"
+
+
 def test_kept_folders_survive_and_are_never_sealed(world: World) -> None:
     ignored(world)
     keys = {"keep": (".venv", "node [1]")}
@@ -611,3 +647,35 @@ def test_a_lock_that_a_killed_git_left_does_not_stop_the_gate(world: World) -> N
         (gate / "g1.own" / name).touch()
     world.land("Second", "b.txt", "2\n")
     assert world.file("b.txt") == "2\n"
+
+
+def test_an_agent_that_loses_its_own_objects_is_at_fault_and_the_slot_goes_on(world: World) -> None:
+    task = world.add("Clumsy")
+    loses = (
+        "echo $RANDOM precious > kept.txt; git add -A; git commit -qm made;"
+        "b=$(git rev-parse HEAD:kept.txt);"
+        'rm -f "$(git rev-parse --git-common-dir)/objects/$(echo $b | cut -c1-2)/"'
+        "$(echo $b | cut -c3-)"
+    )
+    world.work_loop(world.loop("sh", "-c", loses))
+    attempts = world.ledger.view().attempts(task)
+    assert attempts is not None and attempts.last is not None and attempts.work is not None
+    assert attempts.last.outcome == "agent_failed" and attempts.last.strike
+    assert "an object of its commits is missing" in attempts.last.message
+    assert "precious" in (world.file("kept.txt", attempts.work.head) or "")
+    assert world.agent(world.add("Next")).git("rev-parse", "HEAD") == world.main
+
+
+def test_what_an_earlier_attempt_left_in_the_slots_objects_is_not_looked_at_again(
+    world: World,
+) -> None:
+    first = world.agent(world.add("First")).write("a.txt", "1").commit()
+    first.git("commit", "-q", "--amend", "-m", "again")
+    assert isinstance(first.seal(), Sealed)
+    world.work_gate()
+    for objects in (first.slot.repo / "objects").glob("??/*"):
+        os.utime(objects, (0, 0))
+    kept = world.hub.refs_below("refs/swarm/rescue")
+    second = world.agent(world.add("Second")).write("b.txt", "2").commit()
+    assert isinstance(second.seal(), Sealed)
+    assert world.hub.refs_below("refs/swarm/rescue") == kept

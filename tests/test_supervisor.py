@@ -17,9 +17,11 @@ import psutil
 import pytest
 
 from swarm import loop as loops
+from swarm import overview
 from swarm import supervisor as supervisors
 from swarm.errors import Exit, GitFault, TargetRed
 from swarm.gate import Gate
+from swarm.ledger import records
 from swarm.ledger.clock import SystemClock
 from swarm.ledger.view import State
 from swarm.overview.disk import folder_bytes
@@ -27,6 +29,8 @@ from swarm.plumbing.hub import LEDGER
 from swarm.reconcile import rescue_leftovers
 from swarm.slot import Slot
 from swarm.supervisor import End, Supervisor
+from swarm.workspace import Workspace
+from tests.test_invariants import forge
 from tests.world import World
 
 WORK = 'echo done > "$SWARM_TASK.txt"; git add -A; git commit -qm work'
@@ -160,6 +164,35 @@ def test_a_red_target_opens_its_repair_before_anything_is_claimed(
     kinds = [(e.kind, e.task) for e in reversed(list(world.ledger.iter_log()))]
     claimed = [task for kind, task in kinds if kind == "claimed"]
     assert claimed[0] == "fix-main", "what repairs the target comes first"
+
+
+@pytest.mark.parametrize("path", [records.attempts_path, records.lock_path])
+@pytest.mark.parametrize("data", [b"{", None, b"{}\n"])
+@pytest.mark.parametrize("is_queued", [True, False])
+def test_M20_a_run_ends_although_a_task_is_damaged(
+    make: Callable[..., World],
+    path: Callable[[str], str],
+    data: bytes | None,
+    is_queued: bool,
+) -> None:
+    world = make()
+    bad = world.add("Bad", priority=1)
+    agent = world.agent(bad, slot="s9", runner="r9-other").write("damaged.txt", "x\n")
+    if is_queued:
+        agent.seal()
+    world.live("r9-other")
+    world.add("Good")
+    forge(world, "by hand", {path(bad): data})
+    end = run(supervise(world, WORK, slots=1), limit=30)
+    if path is records.lock_path and data is None and not is_queued:
+        assert end.exit_code is Exit.YES, "without its lock it is open, and is done anew"
+    else:
+        assert end == End(Exit.NO, "nothing left that can move")
+        work = Workspace(world.app, world.config, world.layout, world.ledger)
+        needs = [need.task for need in overview.status(work).needs_you if need.kind == "damaged"]
+        assert needs == [bad], "status names it"
+    assert world.state("good") is State.LANDED, "and nobody else is kept back"
+    assert world.file("damaged.txt") is None
 
 
 def test_not_logged_in_ends_the_run_with_15(make: Callable[..., World]) -> None:

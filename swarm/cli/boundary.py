@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import select
 import sys
 import tempfile
 import traceback
@@ -24,15 +25,31 @@ from swarm.errors import Exit, SwarmError
 
 def run(argv: Sequence[str]) -> int:
     """Run one command; never raises."""
+    _open_streams()
+    try:
+        return _run(argv)
+    except OSError:  # standard error cannot be written either: say it by the code alone
+        _mute(1, 2)
+        return int(Exit.NO)
+
+
+def _run(argv: Sequence[str]) -> int:
     wants_json = "--json" in argv
     try:
         result = swarm.main(args=list(argv), prog_name="swarm", standalone_mode=False)
-        return int(result) if isinstance(result, int) else 0
+        code = int(result) if isinstance(result, int) else 0
+        sys.stdout.flush()
+        return code
     except SwarmError as error:
         show(error, wants_json)
         return int(error.exit_code)
     except click.exceptions.Exit as ended:
         return ended.exit_code
+    except SystemExit:  # click's own answer to a pipe that broke
+        if not _has_no_reader():
+            raise
+        _mute(1)
+        return 0  # `| head` is no error
     except click.Abort:
         return int(Exit.INTERRUPTED)
     except click.ClickException as error:
@@ -40,13 +57,54 @@ def run(argv: Sequence[str]) -> int:
         return int(Exit.USAGE)
     except KeyboardInterrupt:
         return int(Exit.INTERRUPTED)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # `| head` is no error
-        return 0
     except Exception as bug:  # noqa: BLE001
+        lost = _lost_output() if isinstance(bug, OSError) else None
+        if lost is not None:
+            _mute(1)
+            if isinstance(lost, BrokenPipeError):
+                return 0
+            click.echo(f"error: standard output cannot be written: {lost.strerror}", err=True)
+            return int(Exit.NO)
         click.echo(f"bug: {type(bug).__name__}: {bug}", err=True)
         click.echo(f"  a report was written to {_report(argv)}", err=True)
         return int(Exit.BUG)
+
+
+def _open_streams() -> None:
+    """A closed standard stream is /dev/null: else the next file that is opened takes its number."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            null = Path(os.devnull).open("r" if name == "stdin" else "w")  # noqa: SIM115
+            setattr(sys, name, null)
+
+
+def _lost_output() -> OSError | None:
+    """Why standard output cannot be written: the error alone does not say which file it was of."""
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError as error:
+        return error
+    return None
+
+
+def _has_no_reader() -> bool:
+    poll = select.poll()
+    poll.register(1, 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+def _mute(*numbers: int) -> None:
+    """Let Python's own last flush succeed."""
+    for number in numbers:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, number)
+        os.close(null)
 
 
 def show(error: SwarmError, wants_json: bool = False) -> None:
@@ -68,8 +126,14 @@ def show(error: SwarmError, wants_json: bool = False) -> None:
     click.echo(f"error: {error.what}", err=True)
     for line in (error.why or "").splitlines():
         click.echo(f"  {line}", err=True)
-    for line in (error.hint or "").splitlines():
-        click.echo(f"  hint: {line}", err=True)
+    hints = (error.hint or "").splitlines()
+    if hints and hints[0].startswith("["):  # lines of TOML are one hint, to be pasted whole
+        click.echo("  hint: in swarm.toml:\n", err=True)
+        hints = [f"    {line}" for line in hints]
+    else:
+        hints = [f"  hint: {line}" for line in hints]
+    for line in hints:
+        click.echo(line, err=True)
 
 
 def _report(argv: Sequence[str]) -> Path:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -25,14 +25,17 @@ from swarm.claim import (
     NotReady,
     Released,
 )
-from swarm.config import Config
 from swarm.errors import Exit, SwarmError
 from swarm.hand import ClaimHeld, Joined, Queued
 from swarm.ledger.records import Lock
 from swarm.ledger.view import State
-from swarm.output import QUIET, event_line
+from swarm.output import QUIET, event_line, plural
+from swarm.task import load_id
 from swarm.trailers import one_line
 from swarm.workspace import Workspace, opened, person
+
+if TYPE_CHECKING:
+    from swarm.gate import Gate  # its imports are for those who gate
 
 
 class NothingToClaim(SwarmError):
@@ -78,8 +81,9 @@ def claim(task: str | None, is_next: bool, name: str | None, as_json: bool) -> N
 
         def on_setup() -> None:
             if not as_json:
-                click.echo(f"setup     {one_line(work.config.worktree.setup, 80)} ...")
+                click.echo(f"setup     running: {one_line(work.config.worktree.setup, 80)}")
 
+        task = task and load_id(work.ledger, task)
         answer = hand.join(work, Path.cwd(), task, name, on_setup)
         if isinstance(answer, Joined):
             _show(as_json, _joined_record(answer), _joined_lines(work, answer))
@@ -99,7 +103,8 @@ def _refuse_claim(work: Workspace, answer: hand.Joining, as_json: bool) -> NoRet
             _refuse(as_json, "held", error)
         case AlreadyHolding(task):
             error = ClaimHeld(
-                f"you hold {task}", hint="submit or release it first, or claim --as another name"
+                f"you hold {task}",
+                hint=f'swarm submit {task}\nswarm release {task} --reason "not now"',
             )
             _refuse(as_json, "held", error)
         case NothingClaimable():
@@ -127,7 +132,7 @@ def _why_nothing(work: Workspace, answer: NothingClaimable) -> str:
     if answer.kept_back:
         parts.append(f"{len(answer.kept_back)} ready but kept back ({'; '.join(whys)})")
     if answer.other_role:
-        parts.append(f"{answer.other_role} ready for a role (name one: swarm claim TASK)")
+        parts.append(f"{answer.other_role} ready for a role, which whoever names one takes")
     counts = work.ledger.index.counts(work.ledger.view())
     waiting = counts.get("open", 0) - len(answer.kept_back) - answer.other_role
     if waiting > 0:
@@ -180,7 +185,7 @@ def _joined_lines(work: Workspace, joined: Joined) -> list[str]:
     lines += [
         f"next      cd {joined.worktree}",
         "          work, commit if you like, then there:  swarm submit",
-        "          or give it back:                       swarm release --reason WHY",
+        '          or give it back:                       swarm release --reason "why"',
         f"lease     {_hours(lease)}; any swarm command in the worktree renews it",
     ]
     return lines
@@ -197,19 +202,22 @@ def _hours(span: timedelta) -> str:
 def submit(task: str | None, as_json: bool) -> int:
     """Hand your work to the gate: what is committed and what is not."""
     with opened() as work:
+        task = task and load_id(work.ledger, task)
         stand = hand.find_place(work, Path.cwd(), task)
         answer = hand.submit(work, stand)
         record: dict[str, Any]
         match answer:
             case Sealed(entry, rescued):
-                held = [h.reason for h in entry.hold or () if h.approved_at is None]
+                held = entry.reasons
                 record = {"result": "held" if held else "queued", "hold": held}
                 record |= {"task": entry.task, "head": entry.head, "rescued": list(rescued)}
-                stat = f"{entry.files} file{'s' if entry.files != 1 else ''}"
+                stat = plural(entry.files, "file")
                 stat += f" +{entry.insertions} -{entry.deletions}"
                 lines = [f"{record['result']:<9} {entry.task}   head {entry.head[:7]}, {stat}"]
                 if held:
-                    lines.append(f"why       {', '.join(held)}")
+                    from swarm.overview.standing import hold_text
+
+                    lines.append(f"why       {one_line(hold_text(entry.hold or ()))}")
                     lines.append(f"next      swarm approve {entry.task}")
                 lines += [f"kept      left out of it: {ref}" for ref in rescued]
                 if not hand.is_gate_alive(work):
@@ -240,7 +248,8 @@ def submit(task: str | None, as_json: bool) -> int:
 def _fenced(fenced: Fenced, as_json: bool) -> NoReturn:
     error = ClaimFenced(
         f"attempt {fenced.token} of {fenced.task} is over: {fenced.now}",
-        hint="what you did is kept: swarm rescue list",
+        why="what you did is kept",
+        hint="swarm rescue list",
     )
     _refuse(as_json, "fenced", error)
 
@@ -253,6 +262,7 @@ def _fenced(fenced: Fenced, as_json: bool) -> NoReturn:
 def release(task: str | None, reason: str, give_up: bool, as_json: bool) -> None:
     """Give a claim back; your work is kept, and the next attempt goes on from it."""
     with opened() as work:
+        task = task and load_id(work.ledger, task)
         stand = hand.find_place(work, Path.cwd(), task)
         answer = hand.give_back(work, stand, one_line(reason), person(), give_up=give_up, task=task)
         if isinstance(answer, Fenced):
@@ -278,6 +288,7 @@ def release(task: str | None, reason: str, give_up: bool, as_json: bool) -> None
 def renew(task: str | None, as_json: bool) -> None:
     """Say that you are still at work on your claim."""
     with opened() as work:
+        task = task and load_id(work.ledger, task)
         stand = hand.find_place(work, Path.cwd(), task)
         fenced = hand.renew(work, stand)
         if fenced is not None:
@@ -332,10 +343,13 @@ def work_gate(work: Workspace, once: bool, say: Callable[[str], None]) -> Exit:
                 if logged.kind not in QUIET:
                     say(event_line(logged, logged.at.strftime("%H:%M:%S")))
             seen = tip
+            for note in the_gate.notes:
+                say(f"warning   {one_line(note)}")
+            the_gate.notes.clear()
             if is_more:
                 continue
             if once and the_gate.job is None:
-                return _gate_end(work, config, the_gate.claim is not None, say)
+                return _gate_end(work, the_gate, say)
             running = the_gate.job.running if the_gate.job is not None else None
             if running is not None and running.child is not None:
                 running.child.wait(0.2)
@@ -346,15 +360,23 @@ def work_gate(work: Workspace, once: bool, say: Callable[[str], None]) -> Exit:
         alive.close()
 
 
-def _gate_end(work: Workspace, config: Config, is_ours: bool, say: Callable[[str], None]) -> Exit:
+def _gate_end(work: Workspace, the_gate: Gate, say: Callable[[str], None]) -> Exit:
     view = work.ledger.view()
     record = view.gate()
-    if not is_ours and record is not None:
+    if the_gate.claim is None:
         say(f"held: the gate by {record.runner} on {record.host}, which lands what waits")
         return Exit.HELD
-    if record is not None and record.paused is not None:
+    red = the_gate.red
+    if record.paused is not None:
         say(f"paused: {record.paused.why}")
-        return Exit.TARGET_RED if record.paused.by == "gate" else Exit.NO
+        if record.paused.by == "gate":
+            return Exit.TARGET_RED
+    if red is not None:
+        say(f"red: {view.target_branch} {view.target[:7]}: {red.check} failed")
+        say(f"  log {work.layout.root / red.log}" if red.log else "  its log is gone")
+        return Exit.TARGET_RED
+    if record.paused is not None:
+        return Exit.NO
     left = view.entries()
-    say(f"done: {config.target} {view.target[:7]}, {len(left)} still queued or held")
+    say(f"done: {view.target_branch} {view.target[:7]}, {len(left)} still queued or held")
     return Exit.NO if left else Exit.YES

@@ -16,6 +16,7 @@ from swarm import kept
 from swarm.doctor import Case, Finding, Outcome, examine, mend
 from swarm.errors import Exit
 from swarm.kept import Kept
+from swarm.output import plural
 from swarm.trailers import one_line
 from swarm.workspace import opened
 
@@ -61,7 +62,8 @@ def _lines(outcome: Outcome, is_fix: bool) -> list[str]:
     finding: Finding = outcome.finding
     word = "fixed" if outcome.done is not None else "left" if is_fix else "found"
     lines = [f"{word:<6} {finding.id:<13} {one_line(finding.what)}"]
-    lines += [f"       {one_line(text, 300)}" for text in finding.evidence if text]
+    told = [text for text in finding.evidence if text and text not in finding.what]
+    lines += [f"       {one_line(text, 300)}" for text in told]
     if outcome.done is not None:
         lines.append(f"       done: {one_line(outcome.done)}")
     elif is_fix:
@@ -69,7 +71,7 @@ def _lines(outcome: Outcome, is_fix: bool) -> list[str]:
     elif finding.fix is not None:
         lines.append(f"       --fix would: {finding.fix}")
     if outcome.done is None and finding.hint is not None:
-        lines.append(f"       hint: {finding.hint}")
+        lines += [f"       hint: {hint}" for hint in finding.hint.splitlines()]
     return lines
 
 
@@ -100,7 +102,7 @@ def list_(as_json: bool) -> None:
         click.echo(json.dumps({"schema": "swarm.rescue/1", "kept": rows}))
         return
     for item in found:
-        stat = f"{item.files} file{'s' if item.files != 1 else ''}"
+        stat = plural(item.files, "file")
         stat += f" +{item.insertions} -{item.deletions}"
         click.echo(f"{item.kind:<6}  {item.name:<28} {stat:<18} {_age(item):>4}  {item.why}")
     if found:
@@ -161,7 +163,7 @@ def restore(name: str, folder: Path | None, as_json: bool) -> None:
         record |= {"files_written": count, "folder": str(folder) if folder else None}
         click.echo(json.dumps(record))
     elif folder is not None:
-        click.echo(f"written   {count} files of {item.name} to {folder}")
+        click.echo(f"written   {plural(count or 0, 'file')} of {item.name} to {folder}")
     else:
         click.echo(f"as a branch   {command}")
         click.echo(f"as files      swarm rescue restore {item.name} --to FOLDER")

@@ -216,7 +216,7 @@ def _slot_line(loop: Loop, limit: timedelta | None) -> str | None:
         return None
     span = timedelta(seconds=time.monotonic() - attempt.started)
     return (
-        f"{loop.slot.name:<5} {attempt.mine.task[:24]:<24} {attempt.mine.token:<4} "
+        f"{loop.slot.name:<5} {attempt.mine.task:<24} {attempt.mine.token:<4} "
         f"{span_text(span):<8} {_doing(loop)}"
     )
 
@@ -258,7 +258,7 @@ def _gate_line(supervisor: Supervisor, at: Standing, now: datetime, usual: dict[
     if doing.check in usual:
         what += f", usually {usual[doing.check]:.0f}s"
     task = doing.task or supervisor.ledger.branch
-    return f"{'gate':<5} {task[:24]:<24} {'':<4} {span_text(now - doing.since):<8} {what}   {queue}"
+    return f"{'gate':<5} {task:<24} {'':<4} {span_text(now - doing.since):<8} {what}   {queue}"
 
 
 # -- the follower ---------------------------------------------------------------------------------
@@ -415,7 +415,7 @@ class Follower:
             if time.monotonic() - attempt.started > SETUP_SECONDS:
                 self._set_up.add(attempt.mine.nonce)
                 command = one_line(self.supervisor.setting.config.worktree.setup, 60)
-                self._say(f"setup     {loop.slot.name}, for {attempt.mine.task}: {command} ...")
+                self._say(f"setup     {loop.slot.name} for {attempt.mine.task}, running: {command}")
 
     def _tell(self) -> None:
         """What only this process knows, for `swarm status` in another."""

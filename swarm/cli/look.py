@@ -38,9 +38,12 @@ from swarm.output import (
     render_tasks,
 )
 from swarm.plumbing.hub import LEDGER
+from swarm.similar import nearest
+from swarm.task import load_id
 from swarm.workspace import Workspace, opened
 
 FOLLOW_SECONDS = 0.3
+MOST_KNOWN = 20  # agents and slots that an error names, slots first, then the newest
 FOLLOWED = 10  # past events that --follow shows first
 SAID_AT_ONCE = 100  # lines; each echo costs a flush
 _TODAY = re.compile(r"([0-2]?\d):([0-5]\d)(?::([0-5]\d))?")
@@ -80,7 +83,7 @@ def queue(as_json: bool) -> None:
 
 
 @click.command("list")
-@click.option("--state", help="Only these: ready, waiting, blocked, claimed, parked, ...")
+@click.option("--state", type=click.Choice(overview.SHOWN), help="Only these.")
 @_as_json
 def list_tasks(state: str | None, as_json: bool) -> None:
     """Every task, in the order in which agents take them."""
@@ -98,6 +101,7 @@ def list_tasks(state: str | None, as_json: bool) -> None:
 def show(task: str, as_json: bool) -> None:
     """A task's whole story: its attempts, checks, and what became of each."""
     with opened() as work:
+        task = load_id(work.ledger, task)
         _print(overview.story(work, task), as_json, render_story)
 
 
@@ -126,7 +130,7 @@ def log(
         ledger = work.ledger
         tip = ledger.view().tip
         if task:
-            overview.find_task(ledger.view(), ledger, task)
+            task = load_id(ledger, task)
         start = parse_since(since, datetime.now().astimezone()) if since is not None else None
 
         def wanted(logged: Logged) -> bool:
@@ -147,9 +151,35 @@ def log(
         for logged in islice(events, limit):
             say(logged)
         say.flush()
+        if agent and not say.count:
+            _refuse_unknown(ledger, tip, agent)
         if not as_json:
             is_cut = say.count == limit and next(events, None) is not None
             click.echo(log_foot(say.count, tip, is_cut=is_cut))
+
+
+def _refuse_unknown(ledger: Ledger, tip: str, agent: str) -> None:
+    """
+    Raises:
+        NotFound: no event names this agent or slot.
+    """
+    slots: dict[str, None] = {}
+    agents: dict[str, None] = {}
+    for logged in ledger.iter_log(tip):
+        facts = logged.message.trailers
+        slots[facts.get("Swarm-Slot", "")] = agents[facts.get("Swarm-Agent", "")] = None
+    known = [name for name in (*sorted(slots), *agents) if name]
+    if agent in known:
+        return
+    near = nearest(agent, known)
+    more = f" and {len(known) - MOST_KNOWN} more" if len(known) > MOST_KNOWN else ""
+    raise NotFound(
+        f"no event names an agent or slot {clean(agent)}",
+        why=f"known: {clean(' '.join(known[:MOST_KNOWN]))}{more}"
+        if known
+        else "no event names any",
+        hint=f"did you mean {clean(near)}?" if near else "swarm log",
+    )
 
 
 class _Sayer:
@@ -222,7 +252,8 @@ def parse_since(text: str, now: datetime) -> datetime:
         at = datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
-            f"--since {clean(text)} is no time", hint="--since 10:30, 5m or 2026-11-30T10:30"
+            f"--since {clean(text)} is no time: say 10:30, 5m or 2026-11-30T10:30",
+            hint="swarm log --since 5m",
         ) from error
     return at if at.tzinfo is not None else at.astimezone()
 
@@ -241,7 +272,7 @@ def parse_since(text: str, now: datetime) -> datetime:
 def tail(task: str, attempt: int | None, count: int, follow: bool, as_json: bool) -> None:
     """What an agent printed: its transcript, then its standard error."""
     with opened() as work:
-        overview.find_task(work.ledger.view(), work.ledger, task)
+        task = load_id(work.ledger, task)
         found = overview.attempt_folder(work, task, attempt)
         if found is None:
             which = f"attempt {attempt}" if attempt is not None else "attempt"
@@ -316,6 +347,7 @@ class _Stream:
 def diff(task: str, is_stat: bool, as_json: bool) -> int:
     """What a task's change changes. Into a file or a pipe: git's own patch, byte for byte."""
     with opened() as work:
+        task = load_id(work.ledger, task)
         compared = overview.compare(work, task)
         if as_json:
             click.echo(json.dumps(_diff_json(work, task, compared), indent=2))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from swarm import adapter as adapters
 from swarm import environment, plan, process, prompt
+from swarm.adopt import bring_in
 from swarm.config import Config, read_team, shown
 from swarm.errors import SwarmError, UsageError
 from swarm.gate import FIX_MAIN
@@ -130,7 +131,7 @@ def _find_adapter(work: Workspace, order: Order) -> adapters.Adapter:
     raise UsageError(
         "no agent named",
         why=f"found on PATH: {_found_on_path()}",
-        hint=f"swarm run{count} --agent claude       or  swarm run{count} -- ./my-agent.sh",
+        hint=f"swarm run{count} --agent claude\nswarm run{count} -- ./my-agent.sh",
     )
 
 
@@ -197,7 +198,9 @@ def _team(order: Order, config: Config) -> tuple[int, tuple[str, ...]]:
         try:
             team = read_team(order.roles)
         except ValueError as error:
-            raise UsageError(f"--roles: {error}", hint="--roles build:3,review:1") from error
+            raise UsageError(
+                f"--roles: {error}", hint="swarm run --roles build:3,review:1"
+            ) from error
     roles = tuple(name for name, count in team for _ in range(count))
     slots = order.slots or max(len(roles), 0 if roles else config.run.slots)
     if len(roles) > slots:
@@ -338,7 +341,7 @@ def _uncommitted(work: Workspace) -> list[str]:
         if not is_in:
             found.append(
                 f"your {config.target} {look.head[:7]} is not in the hub's {tip[:7]}; "
-                f"to give it to agents: git push swarm {config.target}"
+                f"to give it to agents: {bring_in(config.target)[1]}"
             )
     return found
 

@@ -8,6 +8,7 @@ a run, no process of it is left and its work is kept.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import click
 
+from swarm.adopt import bring_in
 from swarm.cli.live import Follower, Screen, Signals, Stopped, screen, stopped_lines
 from swarm.cli.ready import Order, Ready, agent_lines, limits_line, notes, plan_lines, prepare
 from swarm.cli.verbs import VERBS
@@ -23,6 +25,7 @@ from swarm.gate import Gate
 from swarm.ids import new_nonce, span_text
 from swarm.judge import CannotJudge, Green
 from swarm.ledger.store import Ledger, Logged
+from swarm.ledger.view import State
 from swarm.loop import Setting
 from swarm.output import ago, plural, standing_lines
 from swarm.overview import Standing, stand
@@ -90,6 +93,7 @@ class Ended:
     exit_code: Exit
     span: timedelta
     landed: tuple[str, ...]  # in this run, in order
+    cancelled: tuple[str, ...]  # in this run
     stopped: tuple[Stopped, ...]
     old: str  # the target's tip before
     new: str  # and after
@@ -152,6 +156,7 @@ def launch(
         keep_going=ready.order.keep_going or config.run.keep_going,
     )
     old = ledger.hub.tip(config.target)
+    ended_before = {row.id for row in ledger.index.rows(ledger.view(), State.CANCELLED)}
     usual: dict[str, float] = {}
     signals.is_hard = True
     try:
@@ -160,6 +165,8 @@ def launch(
         _judge_target(work, ready, supervisor, where, signals, usual)
     except BaseException as error:
         where.close()
+        for line in supervisor.faults:
+            where.say(f"warning   {one_line(line)}")
         gate.close()
         if isinstance(error, KeyboardInterrupt):
             where.say("stopped   no agent was started")
@@ -173,18 +180,19 @@ def launch(
         end = supervisor.run(follower.tick)
     finally:
         where.close()
-    view = ledger.view()
+    standing = stand(ledger.view(), ledger.index)
     return Ended(
         name=name,
         end=end,
         exit_code=end.exit_code,
         span=datetime.now(UTC) - began,
         landed=tuple(follower.landed),
+        cancelled=tuple(row.id for row in standing.of("cancelled") if row.id not in ended_before),
         stopped=tuple(follower.stopped),
         old=old,
         new=ledger.hub.tip(config.target),
         trouble=_trouble(supervisor),
-        standing=stand(view, ledger.index),
+        standing=standing,
     )
 
 
@@ -294,7 +302,7 @@ def end_lines(work: Workspace, ended: Ended) -> list[str]:
     """How it ended, where every task is, and what to type next."""
     lines = ["", *stopped_lines(work.ledger, ended.stopped)]
     lines.append(f"run {ended.name} ended after {span_text(ended.span)}: {ended.end.why}")
-    lines += standing_lines(ended.standing, ended.landed, moved(work, ended))
+    lines += standing_lines(ended.standing, ended.landed, moved(work, ended), ended.cancelled)
     lines += [f"  trouble        {one_line(text, 80)}" for text in ended.trouble]
     lines.append(f"  cost           {_cost(work.ledger, ended.name)}")
     return lines + take_lines(work, ended)
@@ -330,12 +338,12 @@ def take_lines(work: Workspace, ended: Ended) -> list[str]:
         return []
     if look.branch != target:
         where = f"branch {look.branch}" if look.branch else "a detached HEAD"
-        return [f"take it     git switch {target} && swarm pull     (you are on {where})"]
+        switch = f"git switch {shlex.quote(target)}"
+        return [f"take it     {switch} && swarm pull      you are on {where}"]
     head = look.head or ""
     if not (hub.reader.has(head) and hub.contains(ended.new, head)):
-        return [
-            f"take it     your {target} {head[:7]} has commits of its own: git pull swarm {target}"
-        ]
+        command = bring_in(target)[0]
+        return [f"take it     {command}      your {target} {head[:7]} has commits of its own"]
     lines = [
         f"take it     swarm pull       your {target} {head[:7]} -> {ended.new[:7]} (fast-forward)"
     ]

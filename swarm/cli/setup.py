@@ -136,7 +136,7 @@ def _commit_lines(made: Made) -> list[str]:
     branch = shlex.quote(made.config.target)
     give = f" && git push {REMOTE} {branch}" if here.branch == made.config.target else ""
     return [
-        f"commit    {FILE}, and {made.config.tasks}/ once it has files: what agents change of them lands",
+        f"commit    {FILE}, and {made.config.tasks}/ once it has files: a change to them may land",
         f'          git add {shlex.join(new)} && git commit -m "Set up swarm"{give}',
     ]
 
@@ -195,7 +195,7 @@ def _pull(work: Workspace, dry_run: bool) -> None:
         if isinstance(answer, str):
             raise SwarmError(
                 f"git would not fast-forward {target}; nothing was changed",
-                why=answer,
+                why=f"{answer}\nwhat the command below stashes stays in git's stash",
                 hint=_out_of_the_way(work, here, hub.changed_paths(old, new)),
             )
         old, new = answer.old, answer.new

@@ -18,6 +18,8 @@ from swarm.errors import Exit, SwarmError, UsageError
 from swarm.ledger.records import Lock, QueueEntry, Run
 from swarm.ledger.view import State, View
 from swarm.liveness import alive_path, is_flock_free
+from swarm.output import plural
+from swarm.overview import shown_state
 from swarm.reconcile import Sweep
 from swarm.task import Refusal
 from swarm.workspace import Workspace, opened, person
@@ -32,14 +34,18 @@ LOOK_SECONDS = 0.1
 def approve(names: tuple[str, ...], is_all: bool) -> None:
     """Let held changes go to the gate."""
     if bool(names) == is_all:
-        raise UsageError("name tasks, or say --all", hint="swarm approve --all")
+        raise UsageError(
+            "name tasks, or say --all" if is_all is False else "name tasks or say --all, not both",
+            hint="swarm approve --all",
+        )
     with opened() as work:
         view = work.ledger.view()
         held = {entry.task: entry for entry in view.entries() if entry.is_held}
         ids = sorted(held) if is_all else [tasks.load_id(work.ledger, name) for name in names]
         for id_ in ids:
             if id_ not in held:
-                raise UsageError(f"{id_} is {view.state(id_).value}, not held", hint="swarm status")
+                state = shown_state(view, work.ledger.index, id_)
+                raise UsageError(f"{id_} is {state}, not held", hint=f"swarm show {id_}")
         if not ids:
             raise SwarmError("nothing is held", hint="swarm status")
         for id_ in ids:
@@ -66,9 +72,14 @@ def _why(entry: QueueEntry) -> str:
 def reject(name: str, why: str) -> None:
     """Send a held change back; WHY is what the next attempt is told. No strike."""
     if not why.strip():
-        raise UsageError("say why: the next attempt is told", hint=f'swarm reject {name} "why"')
+        raise UsageError(
+            "say why: the next attempt is told", hint=f'swarm reject {shown(name)} "why"'
+        )
     with opened() as work:
         id_ = tasks.load_id(work.ledger, name)
+        state = shown_state(work.ledger.view(), work.ledger.index, id_)
+        if state != State.HELD.value:
+            raise UsageError(f"{id_} is {state}, not held", hint=f"swarm show {id_}")
         answer = tasks.reject(work.ledger, id_, why, person(), work.bounds)
         if isinstance(answer, Refusal):
             raise UsageError(f"{id_} cannot be rejected: {answer.why}", hint=answer.hint or None)
@@ -131,7 +142,7 @@ def _stop_runs(work: Workspace, now: bool) -> Exit:
             continue
         steer.stop_run(work.layout, run, now=now)
         busy = sum(1 for lock in view.locks() if lock.run == run.run and _is_worked_on(view, lock))
-        many = f"{busy} attempt{'s' if busy != 1 else ''}"
+        many = plural(busy, "attempt")
         if not now:
             claims = f"{many} finish{'es' if busy == 1 else ''}, no new claims"
             click.echo(f"draining  {run.run} pid {run.pid}: {claims}; at once: swarm stop --now")

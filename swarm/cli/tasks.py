@@ -29,6 +29,8 @@ from swarm.errors import SwarmError, UsageError
 from swarm.ids import MAX_ID, fold
 from swarm.ledger import records
 from swarm.ledger.view import State, View
+from swarm.output import plural
+from swarm.overview import shown_state
 from swarm.similar import near
 from swarm.task import Refusal, Taken
 from swarm.workspace import Workspace, opened, person
@@ -116,7 +118,8 @@ def _id(title: str, given: str | None) -> str:
         return fold(_cut(title))
     except ValueError as error:
         raise UsageError(
-            f'"{shown(given or title)}" is no id: {error}', hint="--id some-name"
+            f'"{shown(given or title)}" is no id: {error}',
+            hint=f"swarm task add {shlex.quote(shown(title, 200))} --id some-name",
         ) from error
 
 
@@ -157,15 +160,12 @@ def _judged_new(work: Workspace, label: str, text: str) -> plan.Draft:
     for draft in drafts:
         if draft.id in others:
             where = Problem(others[draft.id].file, others[draft.id].line, "", "").where
+            raise UsageError(f"there is a task {draft.id} already: {where}", hint=_another(draft))
+        view = work.ledger.view()
+        if view.state(draft.id) is not State.ABSENT:
+            state = shown_state(view, work.ledger.index, draft.id)
             raise UsageError(
-                f"there is a task {draft.id} already: {where}",
-                hint=f"swarm task edit {draft.id}     or  --id another-name",
-            )
-        state = work.ledger.view().state(draft.id)
-        if state is not State.ABSENT:
-            raise UsageError(
-                f"there is a task {draft.id} already: it is {state.value}",
-                hint=f"swarm task edit {draft.id}     or  --id another-name",
+                f"there is a task {draft.id} already: it is {state}", hint=_another(draft)
             )
     needed = {**{d.id: d.needs for d in folder.drafts}, **tasks.known_needs(work.ledger)}
     problems = problems + plan.check(
@@ -173,10 +173,15 @@ def _judged_new(work: Workspace, label: str, text: str) -> plan.Draft:
     )
     if problems:
         raise UsageError(
-            f"{len(problems)} problem{'s' if len(problems) != 1 else ''}; nothing was added",
-            why=listing(problems),
+            f"{plural(len(problems), 'problem')}; nothing was added", why=listing(problems)
         )
     return drafts[0]
+
+
+def _another(draft: plan.Draft) -> str:
+    """To change the task that has the id, or to add this one under another."""
+    title = shlex.quote(shown(draft.title, 200))
+    return f"swarm task edit {draft.id}\nswarm task add {title} --id {draft.id[: MAX_ID - 2]}-2"
 
 
 def _write_and_add(work: Workspace, draft: plan.Draft, text: str) -> None:
@@ -195,7 +200,7 @@ def _write_and_add(work: Workspace, draft: plan.Draft, text: str) -> None:
         raise
     if isinstance(answer, Refusal):  # somebody added it meanwhile
         file.unlink()
-        raise UsageError(answer.why, hint="--id another-name")
+        raise UsageError(answer.why, hint=_another(draft))
 
 
 # Importing
@@ -237,8 +242,8 @@ def _import(work: Workspace, format_: str, data: bytes) -> None:
     found = tasks.judge_plan(work.ledger, read, work.config).problems
     if found:
         raise UsageError(
-            f"{len(found)} problem{'s' if len(found) != 1 else ''} in {len(drafts)} "
-            f"task{'s' if len(drafts) != 1 else ''}; nothing was written",
+            f"{plural(len(found), 'problem')} in {plural(len(drafts), 'task')}; "
+            "nothing was written",
             why=listing(found),
         )
     for draft in merged:
@@ -285,20 +290,21 @@ def _put(folder: Path, draft: plan.Draft, old: plan.Draft | None) -> None:
 
 @task.command()
 @click.argument("name", metavar="TASK")
-def edit(name: str) -> None:
+@click.option("--no-editor", is_flag=True, help="Take the file as it is.")
+def edit(name: str, no_editor: bool) -> None:
     """Open a task's file in $EDITOR, check it, and bring the ledger's copy up to it."""
     with opened() as work:
-        _edit(work, name)
+        _edit(work, name, no_editor)
 
 
-def _edit(work: Workspace, name: str) -> None:
+def _edit(work: Workspace, name: str, no_editor: bool) -> None:
     id_ = _find_anywhere(work, name)
     view = work.ledger.view()
     state = view.state(id_)
     if state in (State.LANDED, State.CANCELLED):
         raise UsageError(
             f"{id_} is {state.value}: an edit would change nothing",
-            hint=f"swarm task reopen {id_}" if state is State.CANCELLED else 'swarm task add "..."',
+            hint=f"swarm task reopen {id_}" if state is State.CANCELLED else f"swarm show {id_}",
         )
     folder = work.checkout / work.config.tasks
     read = plan.read_folder(folder, work.config.tasks)
@@ -311,8 +317,10 @@ def _edit(work: Workspace, name: str) -> None:
         file = folder / f"{id_}.md"
         _put(folder, _draft_of(known), None)
         click.echo(f"wrote     {work.config.tasks}/{id_}.md   from the ledger's copy")
-    _open_editor(file)
-    drafts = tasks.load_plan(work.ledger, folder, work.config)
+    if not no_editor:
+        _open_editor(file, id_)
+    so = "the ledger keeps what it has"
+    drafts = tasks.load_plan(work.ledger, folder, work.config, so=so)
     mine = [draft for draft in drafts if Path(draft.file).name == file.name]
     if id_ not in [draft.id for draft in mine]:
         raise UsageError(
@@ -349,8 +357,22 @@ def _draft_of(known: records.Task) -> plan.Draft:
     )
 
 
-def _open_editor(file: Path) -> None:
-    """No shell: a file's name is the repository's text."""
+def _has_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _open_editor(file: Path, id_: str) -> None:
+    """No shell: a file's name is the repository's text.
+
+    Raises:
+        UsageError: there is no terminal to edit in, or the editor failed.
+    """
+    if not _has_terminal():
+        raise UsageError(
+            "an editor needs a terminal, and standard input is none",
+            why=f"edit {file} in your own way, and then:",
+            hint=f"swarm task edit {id_} --no-editor",
+        )
     words = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     argv = [*shlex.split(words), str(file)]
     try:
@@ -360,7 +382,7 @@ def _open_editor(file: Path) -> None:
     if code != 0:
         raise UsageError(
             f"the editor {words} ended with exit code {code}; the ledger keeps what it has",
-            hint="EDITOR=nano swarm task edit TASK" if code == 127 else None,
+            hint=f"EDITOR=nano swarm task edit {id_}" if code == 127 else None,
         )
 
 
@@ -372,10 +394,13 @@ def cancel(names: tuple[str, ...], reason: str) -> None:
     with opened() as work:
         ids = [tasks.load_id(work.ledger, name) for name in names]
         view = work.ledger.view()
-        ended = {State.LANDED: "it has landed", State.CANCELLED: "it is cancelled"}
+        ended = {State.LANDED: "it has landed", State.CANCELLED: "it is cancelled already"}
         for id_ in ids:
             if (state := view.state(id_)) in ended:
-                raise UsageError(f"{id_} cannot be cancelled: {ended[state]}")
+                verb = "task reopen" if state is State.CANCELLED else "show"
+                raise UsageError(
+                    f"{id_} cannot be cancelled: {ended[state]}", hint=f"swarm {verb} {id_}"
+                )
             if view.is_landing(id_):
                 raise UsageError(f"{id_} is landing now", hint=f"swarm show {id_}")
         for id_ in ids:
@@ -403,8 +428,12 @@ def reopen(names: tuple[str, ...]) -> None:
         ids = [tasks.load_id(work.ledger, name) for name in names]
         view = work.ledger.view()
         for id_ in ids:
-            if (state := view.state(id_)) not in (State.PARKED, State.CANCELLED):
-                raise UsageError(f"{id_} is {state.value}", hint=f"swarm show {id_}")
+            if view.state(id_) not in (State.PARKED, State.CANCELLED):
+                state = shown_state(view, work.ledger.index, id_)
+                raise UsageError(
+                    f"{id_} is {state}: only what is parked or cancelled is opened again",
+                    hint=f"swarm show {id_}",
+                )
         for id_ in ids:
             answer = tasks.reopen(work.ledger, id_, person())
             if isinstance(answer, Refusal):
@@ -447,7 +476,7 @@ def check(as_json: bool) -> int:
             count = len(read.drafts)
             same = count - sum(map(len, (taken.new, taken.changed, taken.waiting, taken.ended)))
             click.echo(
-                f"{count} task{'s' if count != 1 else ''} in {folder}: {len(taken.new)} new, "
+                f"{plural(count, 'task')} in {folder}: {len(taken.new)} new, "
                 f"{len(taken.changed)} changed, {same} as the ledger has them"
             )
             _say_taken(taken, view)

@@ -45,6 +45,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "rescue": ("heal", "rescue"),
 }
 
+# What only looks has no more to do once nobody reads it, and a run that nobody follows is stopped.
+_ENDS_UNREAD = frozenset({"status", "claims", "queue", "show", "log", "tail", "diff", "run"})
 _IN_HAND_SLOT = re.compile(r"/slots/h[0-9]+(?:/|$)")  # whose claims each command there renews
 
 
@@ -81,6 +83,11 @@ class Lazy(click.Group):
 @click.option("-C", "folder", type=click.Path(exists=True, file_okay=False), help="Run there.")
 def swarm(folder: str | None) -> None:
     """Run several coding agents on one repository; only work that passes your checks lands."""
+    verb = click.get_current_context().invoked_subcommand
+    if verb is not None and verb not in _ENDS_UNREAD:
+        from swarm.cli.pipe import outlive_readers
+
+        outlive_readers()
     if folder is not None:
         os.chdir(Path(folder))
     if _IN_HAND_SLOT.search(str(Path.cwd())):

@@ -128,6 +128,11 @@ class QueueEntry(Record, frozen=True, kw_only=True):
         """A person's word is missing."""
         return any(h.approved_at is None for h in self.hold or ())
 
+    @property
+    def reasons(self) -> list[Hold]:
+        """Why it was or is held, each once."""
+        return list(dict.fromkeys(h.reason for h in self.hold or ()))
+
 
 class Strike(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One counted failed attempt."""
@@ -256,6 +261,22 @@ class Gate(Record, frozen=True, kw_only=True):
     taken_monotonic_seconds: float | None
     lease_seconds: float | None
     paused: Paused | None = None
+
+
+def free_gate(token: int, nonce: str, paused: Paused | None = None) -> Gate:
+    """A gate that nobody has."""
+    return Gate(
+        token=token,
+        nonce=nonce,
+        runner=None,
+        host=None,
+        pid=None,
+        boot_id=None,
+        taken_at=None,
+        taken_monotonic_seconds=None,
+        lease_seconds=None,
+        paused=paused,
+    )
 
 
 class LandingChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,6 +7,7 @@ and moves with the refs that belong to it or not at all.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -118,21 +119,15 @@ class Ledger:
         return view
 
     def create(self) -> bool:
-        """Write the first commit; False when there is a ledger already."""
+        """Write the first commit; False when there is a ledger already.
+
+        Raises:
+            HubUnusable: busy or not writable; nothing was written, and creating again is safe.
+        """
         with self.hub.turn.held():
             if self.hub.reader.ref(LEDGER) is not None:
                 return False
-            gate = records.Gate(
-                token=0,
-                nonce="",
-                runner=None,
-                host=None,
-                pid=None,
-                boot_id=None,
-                taken_at=None,
-                taken_monotonic_seconds=None,
-                lease_seconds=None,
-            )
+            gate = records.free_gate(0, "")
             first = Event(
                 kind="created",
                 says="The ledger begins.",
@@ -141,7 +136,9 @@ class Ledger:
                     records.GATE_PATH: records.encode(gate),
                 },
             )
-            self._write(None, (first,), (new_event_id(),), ())
+            trouble = self._write(None, (first,), (new_event_id(),), ())
+            if trouble is not None:
+                raise trouble
             return True
 
     def append(self, decide: Callable[[View], Draft[V]]) -> V:
@@ -243,8 +240,10 @@ class Ledger:
                 )
 
     def _landing_oids(self, view: View | None) -> list[str]:
-        landing = view.landing() if view else None
-        return [landing.new] if landing else []
+        with contextlib.suppress(HubUnusable):
+            landing = view.landing() if view else None
+            return [landing.new] if landing else []
+        return []
 
     def _is_written(self, event_id: str, old: str, view: View) -> bool:
         """Was our event written after all, although the answer was lost?"""
@@ -262,7 +261,7 @@ class Ledger:
         since: datetime | None = None,
     ) -> Iterator[Logged]:
         """Events, newest first, down to `stop` (not included) or to the first one; only those of a
-        task, or not older than a moment, when named.
+        task, or not older than a moment, when named. Commits know whole seconds: so does that test.
 
         A few are read one by one, which needs no program; many through one git, a stream.
 
@@ -270,6 +269,7 @@ class Ledger:
             GitFault: a commit is missing; the events before it have been given.
         """
         oid = tip or self.hub.reader.ref(LEDGER)
+        since = since.replace(microsecond=0) if since is not None else None
         if not task and since is None:
             for _ in range(_ONE_BY_ONE):
                 if oid is None or oid == stop:

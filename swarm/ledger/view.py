@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from swarm.errors import HubUnusable
 from swarm.ledger import records
 from swarm.ledger.records import (
     Attempts,
@@ -59,6 +60,10 @@ class View:
         self.tree = hub.reader.tree_of(tip)
         self.blobs: dict[str, bytes] = {}  # prefetched contents by object id
 
+    def at(self, tip: str) -> View:
+        """The ledger as it was at one of its own commits, beside today's target."""
+        return View(self.hub, tip, self.target_branch, self.target, self.now)
+
     def blob_id(self, path: str) -> str | None:
         """The blob id of a ledger file, or None: what fences compare."""
         entry = self.hub.reader.find(self.tree, path)
@@ -101,11 +106,29 @@ class View:
     def verdict(self, key: str) -> Verdict | None:
         return self._record(Verdict, records.verdict_path(key))
 
-    def gate(self) -> Gate | None:
-        return self._record(Gate, records.GATE_PATH)
+    def gate(self) -> Gate:
+        """
+        Raises:
+            HubUnusable: it is damaged or missing, so that nobody may be the gate.
+        """
+        gate = self._shared(Gate, records.GATE_PATH)
+        if gate is None:
+            raise _damaged(records.GATE_PATH, "it is missing")
+        return gate
 
     def landing(self) -> Landing | None:
-        return self._record(Landing, records.LANDING_PATH)
+        """
+        Raises:
+            HubUnusable: it is damaged, so that what was about to land is not known.
+        """
+        return self._shared(Landing, records.LANDING_PATH)
+
+    def _shared(self, kind: type[R], path: str) -> R | None:
+        """A record of no single task: its damage stops all."""
+        try:
+            return self._record(kind, path)
+        except Undecodable as error:
+            raise _damaged(path, str(error)) from error
 
     def run(self, run: str) -> Run | None:
         return self._record(Run, records.run_path(run))
@@ -178,11 +201,16 @@ class View:
     def why_damaged(self, task: str) -> str | None:
         """Which of the task's records does not decode or lacks its fellow; None: all is well."""
         try:
-            for read in (self.entry, self.done, self.parked):
-                read(task)
+            entry, done, parked = self.entry(task), self.done(task), self.parked(task)
             text, lock, attempts = self.task(task), self.lock(task), self.attempts(task)
         except Undecodable as error:
             return str(error)
+        if entry is not None and lock is None:
+            return "it is queued and has no lock"
+        if entry is not None and entry.lock != self.blob_id(records.lock_path(task)):
+            return "its lock is not the one that it was queued with"
+        if (entry is not None or lock is not None) and (done is not None or parked is not None):
+            return "its files are no row of the state table"
         if lock is not None and (text is None or attempts is None):
             return "it is claimed and has no " + ("text" if text is None else "attempts record")
         return None
@@ -199,11 +227,15 @@ class View:
             if done is not None:
                 return done.result == "landed"
             landing = self.landing()
-        except Undecodable:
+        except (Undecodable, HubUnusable):
             return False
         if landing is None or not any(c.task == task for c in landing.changes):
             return False
         return self.target != landing.old and self.hub.contains(self.target, landing.new)
+
+
+def _damaged(path: str, why: str) -> HubUnusable:
+    return HubUnusable(f"{path} in the ledger is damaged", why=why, hint="swarm doctor --fix")
 
 
 def derive(

@@ -1,7 +1,7 @@
 """Claims, the queue and the tasks as tables.
 
 Enters: their records. Leaves: lines, the last one with the count and the ledger's tip.
-Guards: names are cut with dots only where the table would be too wide.
+Guards: a task's id is never cut; what stands behind it gives way.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def render_claims(claims: Claims) -> list[str]:
         for claim in claims.claims
     ]
     head = ("task", "slot", "adapter", "att", "since", "for", "state", "sign of life")
-    return [*table(head, rows, (30, 6, 10, 4, 16, 8, 7)), foot]
+    return [*table(head, rows, (30, 6, 10, 4, 16, 8, 7), whole=0), foot]
 
 
 def render_queue(queue: Queue) -> list[str]:
@@ -53,7 +53,7 @@ def render_queue(queue: Queue) -> list[str]:
         for change in queue.changes
     ]
     head = ("", "task", "att", "sealed", "change", "state")
-    lines = table(head, rows, (3, 32, 4, 16, 22))
+    lines = table(head, rows, (3, 32, 4, 16, 22), whole=1)
     if queue.gate.paused is not None:
         lines.append(cut(f"paused: {one_line(queue.gate.paused.why)}", WIDTH))
     return [*lines, cut(one_line(foot), WIDTH)]
@@ -68,7 +68,8 @@ def render_tasks(tasks: Tasks) -> list[str]:
         (task.id, task.state, str(task.priority), str(task.token or "-"), _task_says(task))
         for task in tasks.tasks
     ]
-    return [*table(("task", "state", "pri", "att", "title"), rows, (34, 9, 4, 3)), foot]
+    head = ("task", "state", "pri", "att", "title")
+    return [*table(head, rows, (34, 9, 4, 3), whole=0), foot]
 
 
 def _task_says(task: TaskLine) -> str:

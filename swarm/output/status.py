@@ -46,7 +46,7 @@ def render_status(status: Status) -> list[str]:
     is_idle = not (status.run or status.needs_you or status.slots or status.queue)
     lines = [_status_head(status)]
     if is_idle:
-        return [*lines, f"nothing needs you; {_idle_counts(status.counts)}"]
+        return [*lines, f"{_nothing(status.target)}; {_idle_counts(status.counts)}"]
     if status.needs_you:
         lines += ["", "needs you", *_need_lines(status.needs_you)]
     lines += ["", *_count_lines(status.counts)]
@@ -88,10 +88,18 @@ def _run_text(run: RunNow | None, now: datetime) -> str:
     return one_line(text + "".join(f" and {other}" for other in run.others))
 
 
+def _nothing(target: Target) -> str:
+    if target.verdict is not None:
+        return "nothing needs you"
+    return f"{target.branch} not judged yet: the next run or swarm gate --once judges it"
+
+
 def _idle_counts(counts: Counts) -> str:
-    text = f"{counts.landed} landed, {counts.open} open"
+    text = f"{counts.landed} landed, {counts.ready} ready"
     if counts.waiting:
-        text += f" ({counts.ready} ready, {counts.waiting} waiting)"
+        text += f", {counts.waiting} waiting"
+    if counts.blocked:
+        text += f", {counts.blocked} blocked"
     if counts.cancelled:
         text += f", {counts.cancelled} cancelled"
     return text
@@ -140,8 +148,8 @@ def _slot_lines(slots: Sequence[SlotNow]) -> Iterator[str]:
         if slot.state == "idle":
             idle.setdefault(slot.why or "", []).append(slot)
             continue
-        name = cut(slot.task or "", width)
-        head = f"  {one_line(slot.slot, 6):<3} {pad(name, width)} {one_line(slot.adapter, 9):<9}"
+        name = pad(slot.task or "", width)
+        head = f"  {one_line(slot.slot, 6):<3} {name} {one_line(slot.adapter, 9):<9}"
         age = slot.active_age_seconds
         active = "activity unknown" if age is None else f"active {ago(age)}"
         if slot.state not in ("working", "setup"):

@@ -1,7 +1,7 @@
 """What a run leaves behind: where every task stands.
 
 Enters: a standing, what landed in this run. Leaves: one block of lines per state.
-Guards: every task is named, or counted where it landed before.
+Guards: every task is named, or counted where it landed before; but for what was cancelled before.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from swarm.overview import Standing
 from swarm.trailers import one_line
 
 
-def standing_lines(at: Standing, landed: Sequence[str], detail: str = "") -> list[str]:
+def standing_lines(
+    at: Standing, landed: Sequence[str], detail: str = "", cancelled: Sequence[str] = ()
+) -> list[str]:
     """One block per state, names and reasons, what needs a person with what to type.
 
-    `landed`: in this run; `detail` stands behind their number.
+    `landed`, `cancelled`: in this run; `detail` stands behind the number of what landed.
     """
     lines: list[str] = []
     before = at.landed - len(set(landed))
@@ -37,7 +39,6 @@ def standing_lines(at: Standing, landed: Sequence[str], detail: str = "") -> lis
     ):
         lines += _names(state, [row.id for row in at.of(state)], words) if at.of(state) else []
     lines += _reasons("waiting", at.told("waiting"))
-    cancelled = [row.id for row in at.of("cancelled")]
     return lines + (_names("cancelled", cancelled, "") if cancelled else [])
 
 

@@ -119,10 +119,16 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], widest: Sequence[int], indent: str = ""
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    widest: Sequence[int],
+    indent: str = "",
+    *,
+    whole: int | None = None,
 ) -> list[str]:
     """Columns two spaces apart, each as wide as what is in it up to its bound; the last one has no
-    bound and gets what is left."""
+    bound and gets what is left. The column `whole` holds names that are there to be copied: it is
+    never cut, and a longer one moves the rest of its row to the right."""
     body = [list(row) for row in rows]
     sizes = [
         min(bound, max(columns(row[number]) for row in [list(head), *body]))
@@ -130,6 +136,9 @@ def table(
     ]
     lines = []
     for row in [list(head), *body]:
-        cells = [pad(cut(cell, size), size) for cell, size in zip(row[:-1], sizes, strict=True)]
+        cells = [
+            pad(cell if number == whole else cut(cell, size), size)
+            for number, (cell, size) in enumerate(zip(row[:-1], sizes, strict=True))
+        ]
         lines.append(cut(indent + "  ".join([*cells, row[-1]]), WIDTH).rstrip())
     return lines

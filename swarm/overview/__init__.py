@@ -15,13 +15,14 @@ from swarm.overview.moment import Reading
 from swarm.overview.needs import Need
 from swarm.overview.queue import Change, GateNow, Queue, queue
 from swarm.overview.slots import SlotNow
-from swarm.overview.standing import Standing, stand
+from swarm.overview.standing import SHOWN, Standing, shown_state, stand
 from swarm.overview.status import Cost, Counts, QueueLine, RunNow, Status, Waiting, status
 from swarm.overview.story import NeedLine, Story, find_task, story
 from swarm.overview.target import Target, TargetVerdict
 from swarm.overview.tasks import TaskLine, Tasks, tasks
 
 __all__ = [
+    "SHOWN",
     "AttemptLine",
     "Change",
     "CheckLine",
@@ -59,6 +60,7 @@ __all__ = [
     "measure_disk",
     "queue",
     "read_live",
+    "shown_state",
     "stand",
     "status",
     "story",

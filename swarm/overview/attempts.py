@@ -144,7 +144,11 @@ def _attempt(moment: Moment, task: str, token: int, events: list[Logged]) -> Att
         start=facts.get("Swarm-Start"),
         merge=facts.get("Swarm-Merge"),
         head=sealed.message.trailers.get("Swarm-Head") if sealed else None,
-        rescued=[e.message.trailers.get("Swarm-Ref", "") for e in events if e.kind == "rescued"],
+        rescued=[
+            e.message.trailers["Swarm-Ref"]
+            for e in events
+            if e.kind == "rescued" and "Swarm-Ref" in e.message.trailers
+        ],
         folder=str(folder) if folder.is_dir() else None,
         holds=sorted(path.name for path in folder.iterdir()) if folder.is_dir() else [],
     )

@@ -16,7 +16,8 @@ import msgspec
 
 from swarm.layout import Layout
 
-DISK_SECONDS = 300.0  # how long a measured size is shown before it is measured again
+DISK_SECONDS = 5.0  # how long a measured size is shown before it is measured again, at least
+DISK_SHARE = 100  # a look may spend a hundredth of the time with measuring
 DISK_BUDGET = 0.5  # how long a look may measure; a run measures without a limit
 
 
@@ -52,13 +53,15 @@ def folder_bytes(folder: Path, budget: float | None = None) -> int | None:
 
 def measure_disk(layout: Layout, budget: float | None = None) -> int | None:
     """`folder_bytes` of the state folder, also written to the cache."""
+    began = time.monotonic()
     total = folder_bytes(layout.root, budget)
     if total is None:
         return None
     with contextlib.suppress(OSError):
         layout.cache.mkdir(parents=True, exist_ok=True)
         temporary = layout.cache / f".disk.{os.getpid()}.new"
-        temporary.write_text(json.dumps({"at": time.time(), "bytes": total}), "utf-8")
+        stored = {"at": time.time(), "bytes": total, "seconds": time.monotonic() - began}
+        temporary.write_text(json.dumps(stored), "utf-8")
         temporary.replace(layout.cache / "disk.json")
     return total
 
@@ -67,10 +70,12 @@ def disk_of(layout: Layout) -> Disk:
     """The last measured size, or a fresh one when that is quick."""
     known: int | None = None
     age: float | None = None
+    took = 0.0
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         stored = json.loads((layout.cache / "disk.json").read_text("utf-8"))
         known, age = int(stored["bytes"]), max(0.0, time.time() - float(stored["at"]))
-    if age is None or age > DISK_SECONDS:
+        took = float(stored["seconds"])
+    if age is None or age > max(DISK_SECONDS, took * DISK_SHARE):
         fresh = measure_disk(layout, DISK_BUDGET)
         if fresh is not None:
             known, age = fresh, 0.0

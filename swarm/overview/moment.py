@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
+from swarm.errors import HubUnusable
 from swarm.ledger import records
 from swarm.ledger.records import Gate, Lock, QueueEntry, Run, Undecodable
 from swarm.ledger.view import View
@@ -83,12 +84,12 @@ def read_moment(work: Workspace) -> Moment:
     gate: Gate | None = None
     try:
         gate = view.gate()
-    except Undecodable as error:
-        damage.append((records.GATE_PATH, str(error)))
+    except HubUnusable as error:
+        damage.append((records.GATE_PATH, error.why or error.what))
     try:
         view.landing()
-    except Undecodable as error:
-        damage.append((records.LANDING_PATH, str(error)))
+    except HubUnusable as error:
+        damage.append((records.LANDING_PATH, error.why or error.what))
     all_runs: list[Run] = []
     for path, oid in view.iter_paths("runs"):
         try:

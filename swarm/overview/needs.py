@@ -10,11 +10,14 @@ from collections.abc import Iterator
 
 import msgspec
 
+from swarm.ledger import records
 from swarm.ledger.view import State
 from swarm.overview.live import Live
 from swarm.overview.moment import Moment
 from swarm.overview.standing import Standing, hold_text
 from swarm.overview.target import Target
+
+MENDED = (records.GATE_PATH, records.LANDING_PATH)  # of what is damaged, by doctor
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,10 +46,18 @@ def _damaged(moment: Moment, known: Standing, target: Target) -> Iterator[Need]:
         why = f"the hub has no branch {target.branch}"
         yield Need(kind="damaged", task=None, why=why, do=["swarm doctor"])
     for path, why in moment.damage:
-        yield Need(kind="damaged", task=None, why=f"{path}: {why}", do=["swarm doctor"])
+        do = "swarm doctor --fix" if path in MENDED else "swarm doctor"
+        yield Need(kind="damaged", task=None, why=f"{path}: {why}", do=[do])
     for row in known.of("damaged"):
         why = known.lines[row.id][1]
         yield Need(kind="damaged", task=row.id, why=why, do=["swarm doctor"])
+    # Each record decodes, and they do not go together: nobody will move these either.
+    named = {row.id for row in known.of("damaged")}
+    claimed = {lock.task for lock in moment.locks} | {entry.task for entry in moment.entries}
+    for task in sorted(claimed - named):
+        ill = moment.view.why_damaged(task)
+        if ill is not None:
+            yield Need(kind="damaged", task=task, why=ill, do=["swarm doctor"])
 
 
 def _stoppedgate_now(moment: Moment, target: Target) -> Iterator[Need]:

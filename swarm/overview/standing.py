@@ -10,11 +10,24 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from swarm.errors import HubUnusable
 from swarm.ids import span_text
 from swarm.ledger.index import Index, Row
-from swarm.ledger.records import HoldReason, Undecodable
+from swarm.ledger.records import HoldReason
 from swarm.ledger.view import State, View
 
+SHOWN = (
+    "ready",
+    "waiting",
+    "blocked",
+    "claimed",
+    "queued",
+    "held",
+    "parked",
+    "landed",
+    "cancelled",
+    "damaged",
+)  # every state as people read it
 STUCK = (State.PARKED, State.CANCELLED, State.DAMAGED, State.ABSENT)
 
 
@@ -48,7 +61,7 @@ def landed_in_flight(view: View) -> frozenset[str]:
     """Tasks that the landing in flight has landed, although no `landed` event says so yet."""
     try:
         landing = view.landing()
-    except Undecodable:
+    except HubUnusable:
         return frozenset()
     if landing is None:
         return frozenset()
@@ -106,6 +119,15 @@ def stand(view: View, index: Index) -> Standing:
             lines[task] = ("ready", "")
     landed = index.counts(view).get(State.LANDED.value, 0) + len(in_flight)
     return Standing(rows, lines, unmet, landed)
+
+
+def shown_state(view: View, index: Index, task: str) -> str:
+    """The state of one task as every list shows it: ready, waiting or blocked, never open."""
+    state = view.state(task)
+    if state is not State.OPEN:
+        return state.value
+    line = stand(view, index).lines.get(task)
+    return line[0] if line is not None else state.value
 
 
 def _has_held(rows: Iterable[Row]) -> bool:

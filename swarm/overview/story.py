@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from swarm.errors import NotFound
 from swarm.ledger.index import Row
 from swarm.ledger.records import Undecodable
 from swarm.ledger.store import Ledger
@@ -21,7 +20,7 @@ from swarm.overview.attempts import AttemptLine, attempts_of
 from swarm.overview.events import event_json
 from swarm.overview.moment import Moment, Reading, read_moment, readable
 from swarm.overview.standing import stand
-from swarm.similar import nearest
+from swarm.task import no_task
 from swarm.workspace import Workspace
 
 
@@ -70,10 +69,7 @@ def find_task(view: View, ledger: Ledger, task: str) -> Row:
     """
     row = ledger.index.find(view, task)
     if row is None:
-        near = nearest(task, ledger.index.ids(view))
-        raise NotFound(
-            f"there is no task {task}", hint=f"did you mean {near}?" if near else "swarm task list"
-        )
+        raise no_task(ledger, view, task)
     return row
 
 

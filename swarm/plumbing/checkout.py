@@ -6,17 +6,29 @@ Guards: reads only; the few writes (a remote, a fast-forward) are named function
 
 from __future__ import annotations
 
+import configparser
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import git
+from swarm.errors import GitFault, HubUnusable, UsageError
+from swarm.plumbing.git import program
 
-from swarm.errors import GitFault, UsageError
+try:
+    import git
+    from git.exc import ODBError
+except ModuleNotFoundError:
+    raise
+except ImportError as error:  # GitPython starts git when it is imported
+    program()
+    raise HubUnusable("git does not run", why=str(error), hint="git version") from error
+
+# What GitPython raises for a repository that is damaged, unreadable or not to be read now.
+_TROUBLE = (git.GitError, ODBError, configparser.Error, ValueError, OSError)
 
 
 @dataclass(frozen=True)
@@ -32,16 +44,36 @@ class Checkout:
 
 @contextmanager
 def _repository(folder: Path) -> Iterator[git.Repo]:
+    """
+    Raises:
+        UsageError: not in a git repository.
+        GitFault: git cannot read it, or ended before it answered.
+    """
     try:
-        repo = git.Repo(folder, search_parent_directories=True)
+        with closing(git.Repo(folder, search_parent_directories=True)) as repo:
+            yield repo
     except (git.InvalidGitRepositoryError, git.NoSuchPathError) as error:
         raise UsageError(
             f"{folder} is in no git repository", hint="git init && git add -A && git commit"
         ) from error
-    try:
-        yield repo
-    finally:
-        repo.close()
+    except _TROUBLE as error:
+        raise GitFault(
+            f"git cannot read the checkout {folder}", why=_words(error), hint="git status"
+        ) from error
+
+
+def _words(error: Exception) -> str:
+    """Git's own words, without GitPython's frame around them."""
+    if not isinstance(error, git.GitCommandError):
+        return str(error) or type(error).__name__
+    said = str(error.stderr).strip().removeprefix("stderr: ").strip().strip("'").strip()
+    if said:
+        return said
+    command = " ".join(map(str, error.command[:3]))
+    status = error.status
+    if isinstance(status, int) and status < 0:
+        return f"{command} was ended by signal {-status}"
+    return f"{command} failed: {status}"
 
 
 def look(folder: Path, *, with_status: bool = True) -> Checkout:
@@ -131,10 +163,6 @@ def pull(folder: Path, remote: str, branch: str) -> Pulled | str:
         except git.GitCommandError as error:
             return _words(error)
         return Pulled(old, found.head.commit.hexsha)
-
-
-def _words(error: git.GitCommandError) -> str:
-    return str(error.stderr).replace("stderr: ", "").strip().strip("'").strip()
 
 
 def ignored_matching(folder: Path, globs: Sequence[str]) -> list[str]:

@@ -189,8 +189,11 @@ class Git:
         code = child.returncode if child.returncode >= 0 else 128 - child.returncode
         result = Result(code, out, err)
         if code not in ok:
+            how = f"failed with exit code {code}"
+            if child.returncode < 0:
+                how = f"was ended by signal {-child.returncode}"
             raise GitFault(
-                f"git {args[0]} failed with exit code {code}",
+                f"git {args[0]} {how}",
                 why=result.complaint or result.text[-500:] or None,
             )
         return result

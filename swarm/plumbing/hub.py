@@ -182,6 +182,14 @@ class Hub:
             return True
         return self.git.run("merge-base", "--is-ancestor", commit, tip, ok=(0, 1)).code == 0
 
+    def was_left(self, ref: str, oid: str) -> bool:
+        """Did somebody move the ref away from this value, by the ref's own log?"""
+        try:
+            rows = (self.path / "logs" / ref).read_bytes().splitlines()
+        except OSError:
+            return False
+        return any(row.startswith(oid.encode() + b" ") for row in rows)
+
     def refs_below(self, prefix: str) -> dict[str, str]:
         """Refs whose names start with the folder `prefix`, with their object ids, by name."""
         listing = self.git.run("for-each-ref", "--format=%(objectname) %(refname)", prefix)

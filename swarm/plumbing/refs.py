@@ -1,6 +1,6 @@
 """The one primitive: move several refs at once, or say exactly why not.
 
-Enters: (ref, old, new) triples, the turn held. Leaves: one outcome of five.
+Enters: (ref, old, new) triples, the turn held. Leaves: one outcome of six.
 Guards: only refs that still hold their old value move; no answer of git's is believed but
 `commit: ok`, everything else is read back; nobody cleans a lock whose git still lives.
 """
@@ -14,7 +14,7 @@ import select
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -206,7 +206,6 @@ class RefWriter:
         self._turn = turn
         self._child: subprocess.Popen[bytes] | None = None
         self._generation = 0
-        self.between_refs: Callable[[], None] | None = None  # only tests set it
 
     def close(self) -> None:
         child, self._child = self._child, None
