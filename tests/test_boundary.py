@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from swarm.cli import boundary
 from swarm.errors import GitFault
+from swarm.ledger.index import Index
 from swarm.plumbing import checkout
 from swarm.plumbing.git import Git
 from tests.world import World, run_swarm
@@ -124,6 +127,20 @@ def test_an_error_that_cannot_be_written_is_told_by_the_code_alone(world: World)
 def test_a_reader_that_has_seen_enough_is_no_error(world: World) -> None:
     done = typed(world, f"({SWARM} log --all; echo $? >&2) | true")
     assert done.stderr == "0\n"
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EIO])
+def test_a_state_folder_that_cannot_be_written_is_no_bug_of_ours(
+    world: World, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number), str(world.layout.cache))
+
+    monkeypatch.chdir(world.app)
+    monkeypatch.setattr(Index, "at", refuse)
+    assert boundary.run(["status"]) == 16
+    said = f"error: {os.strerror(number)}: {world.layout.cache}\n  hint: swarm doctor\n"
+    assert capfd.readouterr() == ("", said)
 
 
 def test_a_target_that_the_hub_has_not_is_an_error_that_names_the_right_one(world: World) -> None:

@@ -6,6 +6,7 @@ Guards: the only broad `except` of the package; a bug leaves a report that can b
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -20,7 +21,12 @@ import click
 
 from swarm import __version__
 from swarm.cli.verbs import swarm
-from swarm.errors import Exit, SwarmError
+from swarm.errors import Exit, HubUnusable, SwarmError
+
+# What no program can do anything about: rights, room, a disk that fails.
+_ENVIRONMENT = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE}
+)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -58,7 +64,11 @@ def _run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return int(Exit.INTERRUPTED)
     except Exception as bug:  # noqa: BLE001
-        lost = _lost_output() if isinstance(bug, OSError) else None
+        if isinstance(bug, OSError) and bug.filename is not None and bug.errno in _ENVIRONMENT:
+            what = f"{bug.strerror}: {os.fsdecode(bug.filename)}"
+            show(HubUnusable(what, hint="swarm doctor"), wants_json)
+            return int(Exit.BUSY)
+        lost = _lost_output() if isinstance(bug, OSError) and bug.filename is None else None
         if lost is not None:
             _mute(1)
             if isinstance(lost, BrokenPipeError):

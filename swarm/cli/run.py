@@ -18,6 +18,7 @@ import click
 
 from swarm.adopt import bring_in
 from swarm.cli.live import Follower, Screen, Signals, Stopped, screen, stopped_lines
+from swarm.cli.pipe import outlive_readers
 from swarm.cli.ready import Order, Ready, agent_lines, limits_line, notes, plan_lines, prepare
 from swarm.cli.verbs import VERBS
 from swarm.errors import Exit, GitFault, TargetRed
@@ -76,6 +77,7 @@ def execute(work: Workspace, order: Order, where: Screen, signals: Signals) -> E
     for line in notes(work, ready, taken):
         where.say(f"note      {line}")
     ended = launch(work, ready, where, signals, lambda logged: logged.at.strftime("%H:%M:%S"))
+    outlive_readers()  # it is over: how it ended is its exit code, whoever still reads
     for line in end_lines(work, ended):
         where.say(line)
     return ended.exit_code
