@@ -680,7 +680,8 @@ class Loop:
         saved = save(setting.ledger, self.slot, attempt.mine.task, attempt.mine.token, captured)
         left = captured.uncommitted + captured.untracked
         if saved.work is not None:
-            message += "; kept" if not left else f"; kept, {left} files saved"
+            files = f", {left} file{'s' if left > 1 else ''} saved" if left else ""
+            message += f"; kept{files}"
         self.slot.is_saved = self._release(
             attempt,
             Ending(
@@ -734,7 +735,7 @@ class Loop:
             case "limit":
                 return "provider_limit", "the provider limits this account"
             case "login":
-                hint = judgement.hint or f"log in to {self.setting.adapter.name}"
+                hint = judgement.hint or "the agent ended with the exit code for that"
                 self.idle.login_hint = hint
                 return "not_logged_in", f"not logged in: {hint}"
             case "turns" | "cost":
@@ -802,7 +803,7 @@ class Loop:
             ended = child.wait()
         if ended is not None and ended.exit_code != 0:
             how = "timed out" if ended.timed_out else f"exit code {ended.exit_code}"
-            raise SwarmError(f"teardown failed in {self.slot.name}: {how}", hint=f"log {log}")
+            raise SwarmError(f"teardown failed in {self.slot.name}: {how}", hint=f"less {log}")
 
     def _now(self) -> Attempt:
         assert self.attempt is not None

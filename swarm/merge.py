@@ -198,7 +198,7 @@ def build(
     task: Task,
     *,
     attributes: Attributes,
-    style: Literal["merge", "squash", "rebase"],
+    style: Literal["merge", "squash"],
     checks: Sequence[tuple[str, str]],
     adapter: str,
     agent: str,

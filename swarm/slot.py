@@ -530,11 +530,10 @@ class Slot:
 
     def _write_hooks(self, furnishing: Furnishing) -> None:
         folder = self.repo / "hooks"
-        for name in ("pre-commit", "prepare-commit-msg"):
-            data = hook_bytes(name)
-            if data is not None:
-                _write_file(folder / name, data)
-                (folder / name).chmod(0o755)
+        hook = hook_bytes("prepare-commit-msg")
+        if hook is not None:
+            _write_file(folder / "prepare-commit-msg", hook)
+            (folder / "prepare-commit-msg").chmod(0o755)
         facts = "".join(f"{key}={value}\n" for key, value in furnishing.trailers.items())
         _write_file(folder / "swarm-task", facts.encode())
         _write_file(folder / "swarm.paths", "".join(f"{p}\n" for p in furnishing.paths).encode())

@@ -112,7 +112,7 @@ class Supervisor:
                 raise TargetRed(
                     f"{self.ledger.branch} {known[0][:7]} is red: {verdict.check} failed",
                     why="\n".join(verdict.failing[:10]) or verdict.tail[-500:],
-                    hint=f"log {self.setting.layout.root / (verdict.log or '')}\n"
+                    hint=f"less {self.setting.layout.root / (verdict.log or '')}\n"
                     "fix it, name another check in swarm.toml, or: swarm run --allow-red",
                 )
             case CannotJudge(verdict):

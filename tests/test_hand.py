@@ -490,3 +490,12 @@ def test_importing_the_verbs_imports_neither_git_nor_watchdog() -> None:
     code = "import swarm.cli.verbs, sys; print('git' in sys.modules, 'watchdog' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_the_gate_refuses_a_style_that_it_cannot_keep(world: World) -> None:
+    text = (world.app / "swarm.toml").read_text("utf-8")
+    (world.app / "swarm.toml").write_text(text + '\n[gate]\nstyle = "rebase"\n', "utf-8")
+    done = run_swarm(world.app, "gate", "--once")
+    assert done.returncode == 2
+    assert "rebase" in done.stderr and "hint" in done.stderr
+    assert "gate-taken" not in world.events(), "it never became the gate"

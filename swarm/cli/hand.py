@@ -311,13 +311,19 @@ def gate(once: bool) -> int:
 
 
 def work_gate(work: Workspace, once: bool, say: Callable[[str], None]) -> Exit:
-    """Be the gate until the queue is done, or until interrupted."""
+    """Be the gate until the queue is done, or until interrupted.
+
+    Raises:
+        UsageError: a setting whose promise this version cannot keep.
+    """
+    from swarm.cli.ready import refuse_unsupported
     from swarm.gate import Gate
     from swarm.ids import new_nonce
     from swarm.liveness import Alive, beat
     from swarm.plumbing.hub import LEDGER
 
     ledger, config = work.ledger, work.config
+    refuse_unsupported(config)
     runner = f"gate-{new_nonce()[:6]}"
     alive = Alive(work.layout.runs, runner)
     the_gate = Gate(

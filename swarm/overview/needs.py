@@ -33,7 +33,7 @@ def needs_of(moment: Moment, known: Standing, lives: dict[str, Live], target: Ta
     """Damage first, then what stops everybody, then what stops one task."""
     return [
         *_damaged(moment, known, target),
-        *_stoppedgate_now(moment, target),
+        *_stopped_gate(moment, target),
         *_runs_in_trouble(moment, lives),
         *_parked(moment),
         *_held(moment),
@@ -60,7 +60,7 @@ def _damaged(moment: Moment, known: Standing, target: Target) -> Iterator[Need]:
             yield Need(kind="damaged", task=task, why=ill, do=["swarm doctor"])
 
 
-def _stoppedgate_now(moment: Moment, target: Target) -> Iterator[Need]:
+def _stopped_gate(moment: Moment, target: Target) -> Iterator[Need]:
     paused = moment.gate.paused if moment.gate else None
     verdict = target.verdict
     if paused is not None:
