@@ -138,7 +138,8 @@ def open_slot(ground: Ground, slot: Slot, lock: Lock, task: Task) -> Opening:
         sparse=worktree.sparse,
         user_excludes=ground.user_excludes,
         trailers={"task": lock.task, "agent": lock.agent, "token": str(lock.token)},
-        paths=tuple(task.header.paths),
+        # Where a stray path only warns, sealing tells it: a guard at each commit costs a git more.
+        paths=tuple(task.header.paths) if ground.config.gate.scope != "warn" else (),
     )
     occupant = Occupant(
         task=lock.task,

@@ -81,7 +81,7 @@ class Furnishing:
     sparse: tuple[str, ...] = ()
     user_excludes: str = ""  # text of the user's own excludes file
     trailers: dict[str, str] = field(default_factory=dict)  # for the prepare-commit-msg hook
-    paths: tuple[str, ...] = ()  # the task's declared paths, for the scope guard
+    paths: tuple[str, ...] = ()  # what the scope guard warns outside of; none: it does nothing
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def test_A7_a_killed_agent_is_noticed_at_once_and_its_work_is_kept(world: World)
     world.work_loop(loop)
     told = last(world, task)
     assert (told.outcome, told.strike) == ("agent_failed", True)
-    assert told.message == "killed by signal 9; kept, 1 files saved"
+    assert told.message == "killed by signal 9; kept, 1 file saved"
     again = world.agent(task, slot="s2")
     assert (again.tree / "done.txt").exists()
     assert (again.tree / "more.txt").exists()
