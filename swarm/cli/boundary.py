@@ -1,7 +1,8 @@
 """Where every error of a command ends up.
 
 Enters: arguments. Leaves: an exit code, and for an error one message with why and a hint.
-Guards: the only broad `except` of the package; a bug leaves a report that can be pasted.
+Guards: no other broad `except`, but for the one that hands a thread's crash on to here; a bug
+leaves a report that can be pasted.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class State(enum.StrEnum):
 
 
 class View:
-    """Facts at one ledger tip. Cheap: reads what is asked for, caches what it decoded."""
+    """Facts at one ledger tip. Cheap: reads only what is asked for."""
 
     def __init__(self, hub: Hub, tip: str, target_branch: str, target: str, now: datetime) -> None:
         self.hub = hub
@@ -58,7 +58,6 @@ class View:
         self.target = target  # its tip
         self.now = now
         self.tree = hub.reader.tree_of(tip)
-        self.blobs: dict[str, bytes] = {}  # prefetched contents by object id
 
     def at(self, tip: str) -> View:
         """The ledger as it was at one of its own commits, beside today's target."""
@@ -71,10 +70,7 @@ class View:
 
     def raw(self, path: str) -> bytes | None:
         oid = self.blob_id(path)
-        if oid is None:
-            return None
-        known = self.blobs.get(oid)
-        return known if known is not None else self.hub.reader.read(oid, "blob")
+        return None if oid is None else self.hub.reader.read(oid, "blob")
 
     def _record(self, kind: type[R], path: str) -> R | None:
         data = self.raw(path)
