@@ -27,7 +27,7 @@ from swarm.ledger.records import Hold, HoldReason, LeftByAgent, QueueEntry, Work
 from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import View
 from swarm.plumbing.git import Git
-from swarm.plumbing.hub import RESCUE, Hub, branch_ref, work_ref
+from swarm.plumbing.hub import RESCUE, Hub, work_ref
 from swarm.plumbing.refs import Committed, Move
 from swarm.scope import compile_globs, outside
 from swarm.secret import has_secret, is_secret
@@ -845,9 +845,3 @@ def _seal_says(entry: QueueEntry, scope: Sequence[str], flattened: Sequence[str]
     if scope:
         says += f"; outside its paths: {', '.join(scope[:5])}"
     return says
-
-
-def has_landed(hub: Hub, branch: str, commit: str) -> bool:
-    """Is a recorded landing commit in the target? The only proof that work has landed."""
-    tip = hub.reader.ref(branch_ref(branch))
-    return tip is not None and hub.contains(tip, commit)

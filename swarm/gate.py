@@ -91,7 +91,6 @@ class Job:
     running: Running | None = None
     fresh: list[Verdict] = field(default_factory=list)
     used: list[Verdict] = field(default_factory=list)
-    started_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -415,7 +414,7 @@ class Gate:
             ask = next(steps)
         except StopIteration as done:
             return self._decide(view, candidate, done.value, [])
-        self.job = Job(steps, view.target, candidate, ask, started_at=view.now)
+        self.job = Job(steps, view.target, candidate, ask)
         return self._advance(view)
 
     def _advance(self, view: View) -> bool:
@@ -500,16 +499,7 @@ class Gate:
 
     def _flush(self, job: Job) -> None:
         """Write verdicts before the next check starts, so that a crash loses at most one."""
-        fresh = list(job.fresh)
-        if not fresh:
-            return
-
-        def decide(view: View) -> Draft[None]:
-            if self.claim is None or not is_gate(view, self.claim):
-                return refuse(None)
-            return Draft(checked_events(view, fresh), None)
-
-        self.ledger.append(decide)
+        self._write(job.fresh)
         job.fresh.clear()
 
     # Deciding

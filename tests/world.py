@@ -36,6 +36,7 @@ from swarm.plumbing.hub import LEDGER, Hub
 from swarm.reconcile import Report, Sweep, rescue_leftovers, sweep
 from swarm.slot import Furnishing, Occupant, Opened, Slot
 from swarm.task import take_plan
+from swarm.workspace import Workspace
 
 # Red when a tracked file says RED; quick, and needs nothing but sh and grep.
 CHECK = '! grep -rqs --exclude-dir=.git --exclude=swarm.toml "RED" .'
@@ -245,24 +246,21 @@ class World:
         self.step()
 
     @property
+    def work(self) -> Workspace:
+        """The same as a command opens it: what the configuration means is told there."""
+        return Workspace(self.app, self.config, self.layout, self.ledger)
+
+    @property
     def rules(self) -> Rules:
-        gate = self.config.gate
-        return Rules(self.config.worktree.max_file, gate.review, gate.protect, gate.scope)
+        return self.work.rules
 
     @property
     def bounds(self) -> Bounds:
-        limits = self.config.limits
-        return Bounds(
-            limits.strikes,
-            limits.conflicts,
-            backoff=limits.backoff,
-            backoff_max=limits.backoff_max,
-        )
+        return self.work.bounds
 
     @property
     def terms(self) -> Terms:
-        given = self.config.claims
-        return Terms(given.lease, given.overlap, given.duplicates)
+        return self.work.terms
 
     @property
     def main(self) -> str:
