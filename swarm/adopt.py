@@ -559,16 +559,7 @@ def judge_target_once(
         UsageError: no check is configured, or one of them tests another copy of the code.
     """
     runner = f"init-{new_nonce()[:6]}"
-    gate = Gate(
-        work.ledger,
-        work.layout,
-        work.config,
-        work.checkout,
-        runner,
-        rules=work.rules,
-        bounds=work.bounds,
-        lease=work.config.claims.lease,
-    )
+    gate = Gate.of(work, runner)
     alive = Alive(work.layout.runs, runner)
     began_at, began = work.ledger.clock.now(), time.monotonic()
     setup: float | None = None

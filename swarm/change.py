@@ -23,7 +23,16 @@ from swarm.errors import GitFault
 from swarm.ids import is_oid
 from swarm.ledger import records
 from swarm.ledger.events import Event
-from swarm.ledger.records import Hold, HoldReason, LeftByAgent, QueueEntry, Work
+from swarm.ledger.records import (
+    Attempts,
+    Hold,
+    HoldReason,
+    LeftByAgent,
+    Lock,
+    QueueEntry,
+    Task,
+    Work,
+)
 from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import View
 from swarm.plumbing.git import Git
@@ -662,8 +671,7 @@ def seal(
         return NoWork(saved.rescued)
     occupant = slot.occupant()
     copied = occupant.copied if occupant else ()
-    differs = _compare(hub, target, base, captured.head, rules, copied)
-    ref = work_ref(mine.task, mine.token)
+    differs = compare(hub, target, base, captured.head, rules, copied)
     faults.reach("seal.before_queue")
 
     def decide(view: View) -> Draft[Sealed | NoWork | Unresolved | Fenced]:
@@ -674,46 +682,9 @@ def seal(
             return refuse(Fenced(mine.task, mine.token, "its change is queued already"))
         lock, attempts, task = view.lock(mine.task), view.attempts(mine.task), view.task(mine.task)
         assert lock is not None and attempts is not None and task is not None
-        scope = outside(differs.paths, task.header.paths) if task.header.paths else []
-        entry = QueueEntry(
-            task=mine.task,
-            token=mine.token,
-            nonce=mine.nonce,
-            lock=view.blob_id(records.lock_path(mine.task)) or "",
-            work=ref,
-            base=lock.base,
-            start=lock.start,
-            head=captured.head,
-            commits=differs.commits,
-            files=len(differs.paths),
-            insertions=differs.insertions,
-            deletions=differs.deletions,
-            left_by_agent=captured.left,
-            priority=task.header.priority,
-            since=attempts.since,
-            sealed_at=view.now,
-            hold=_holds(captured, differs, scope, rules, view.now) or None,
-        )
-        event = Event(
-            "sealed",
-            _seal_says(entry, scope, captured.flattened),
-            {records.queue_path(mine.task): records.encode(entry)},
-            mine.task,
-            mine.agent,
-            mine.token,
-            {
-                "Swarm-Head": captured.head,
-                "Swarm-Base": lock.base,
-                "Swarm-Lock": entry.lock,
-                "Swarm-Slot": lock.slot,
-                **({"Swarm-Outside": listed(scope)} if scope else {}),
-                **({"Swarm-Hold": listed(entry.reasons)} if entry.hold else {}),
-                **(
-                    {"Swarm-Unreadable": listed(captured.unreadable)} if captured.unreadable else {}
-                ),
-            },
-        )
-        move = Move(ref, view.ref(ref), captured.head)
+        lock_id = view.blob_id(records.lock_path(mine.task)) or ""
+        entry, event = sealed(view, lock, lock_id, attempts, task, captured, differs, rules)
+        move = Move(entry.work, view.ref(entry.work), captured.head)
         return Draft((event,), Sealed(entry, saved.rescued), (move,))
 
     answer = ledger.append(decide)
@@ -721,8 +692,62 @@ def seal(
     return answer
 
 
+def sealed(
+    view: View,
+    lock: Lock,
+    lock_id: str,
+    attempts: Attempts,
+    task: Task,
+    captured: Captured,
+    differs: Difference,
+    rules: Rules,
+    approved: Sequence[Hold] = (),
+) -> tuple[QueueEntry, Event]:
+    """The queue entry of a captured head, and the event that writes it.
+
+    `approved` are reasons to hold it that a person has answered beforehand.
+    """
+    scope = outside(differs.paths, task.header.paths) if task.header.paths else []
+    holds = [
+        h for h in _holds(captured, differs, scope, rules, view.now) if h.reason not in approved
+    ]
+    holds += [HoldReason(reason=r, paths=[], at=view.now, approved_at=view.now) for r in approved]
+    entry = QueueEntry(
+        task=lock.task,
+        token=lock.token,
+        nonce=lock.nonce,
+        lock=lock_id,
+        work=work_ref(lock.task, lock.token),
+        base=lock.base,
+        start=lock.start,
+        head=captured.head,
+        commits=differs.commits,
+        files=len(differs.paths),
+        insertions=differs.insertions,
+        deletions=differs.deletions,
+        left_by_agent=captured.left,
+        priority=task.header.priority,
+        since=attempts.since,
+        sealed_at=view.now,
+        hold=holds or None,
+    )
+    waits = [h.reason for h in holds if h.approved_at is None]
+    facts = {
+        "Swarm-Head": captured.head,
+        "Swarm-Base": lock.base,
+        "Swarm-Lock": entry.lock,
+        "Swarm-Slot": lock.slot,
+        **({"Swarm-Outside": listed(scope)} if scope else {}),
+        **({"Swarm-Hold": listed(list(dict.fromkeys(waits)))} if waits else {}),
+        **({"Swarm-Unreadable": listed(captured.unreadable)} if captured.unreadable else {}),
+    }
+    says = _seal_says(entry, scope, captured.flattened)
+    edits: dict[str, bytes | None] = {records.queue_path(lock.task): records.encode(entry)}
+    return entry, Event("sealed", says, edits, lock.task, lock.agent, lock.token, facts)
+
+
 @dataclass(frozen=True)
-class _Difference:
+class Difference:
     """What a change brings, beyond where it left the target."""
 
     paths: list[str]
@@ -742,9 +767,15 @@ class _Blob:
     before: str  # blob that it replaces; empty or zeros: none
 
 
-def _compare(
-    hub: Hub, target: str, base: str, head: str, rules: Rules, copied: Sequence[str]
-) -> _Difference:
+def compare(
+    hub: Hub, target: str, base: str, head: str, rules: Rules, copied: Sequence[str] = ()
+) -> Difference:
+    """What `head` brings beyond `base`, where it left the target; `copied`: the user's own files,
+    which no change may hold.
+
+    Raises:
+        GitFault: an object is missing.
+    """
     call = ("diff-tree", "-r", "-z", "--no-renames", "--raw", "--no-abbrev", "--numstat")
     rows = iter(hub.git.run(*call, base, head).fields)
     brought: dict[_Blob, None] = {}
@@ -772,7 +803,7 @@ def _compare(
     secret = [blob.path for blob in new if is_secret(blob.path) or is_below(blob.path, copied)]
     secret += _with_secret(hub, brought)
     unique = list(dict.fromkeys(secret))
-    return _Difference(sorted(paths), insertions, deletions, commits, unique, list(large))
+    return Difference(sorted(paths), insertions, deletions, commits, unique, list(large))
 
 
 def _note_brought(meta: str, path: str, brought: dict[_Blob, None]) -> None:
@@ -804,7 +835,7 @@ def _with_secret(hub: Hub, brought: Iterable[_Blob]) -> Iterator[str]:
 
 def _holds(
     captured: Captured,
-    differs: _Difference,
+    differs: Difference,
     scope: Sequence[str],
     rules: Rules,
     now: datetime,
@@ -838,7 +869,7 @@ def _seal_says(entry: QueueEntry, scope: Sequence[str], flattened: Sequence[str]
     left = entry.left_by_agent
     if left.uncommitted or left.untracked:
         says += f"; {left.uncommitted} uncommitted and {left.untracked} untracked sealed by swarm"
-    if entry.hold:
+    if entry.is_held:
         says += f"; held: {', '.join(entry.reasons)}"
     if flattened:
         says += f"; submodules taken as plain files: {', '.join(flattened[:5])}"

@@ -148,9 +148,9 @@ def acquire(ledger: Ledger, who: Who, terms: Terms, task: str | None = None) -> 
         if not isinstance(found, Row):
             return refuse(found)
         twins = _twins(found, live) if terms.duplicates == "warn" else []
-        draft = _draft(ledger, view, who, terms, found, nonce, tuple(twins))
+        event, lock, after = claimed(ledger, view, who, terms.lease, found.id, nonce)
         faults.reach("claim.before_transact")
-        return draft
+        return Draft((event,), Claimed(lock, "", after, tuple(twins)))
 
     answer = ledger.append(decide)
     if not isinstance(answer, Claimed):
@@ -256,21 +256,16 @@ def _twins(row: Row, live: list[Row]) -> list[str]:
     return [b.id for b in live if b.id != row.id and near(row.id, b.id)]
 
 
-def _draft(
-    ledger: Ledger,
-    view: View,
-    who: Who,
-    terms: Terms,
-    row: Row,
-    nonce: str,
-    twins: tuple[str, ...],
-) -> Draft[Claimed]:
-    before = view.attempts(row.id)
+def claimed(
+    ledger: Ledger, view: View, who: Who, lease: timedelta, task: str, nonce: str
+) -> tuple[Event, Lock, Attempts]:
+    """The event that claims a task which can be claimed, and the records that it writes."""
+    before = view.attempts(task)
     start, merge = next_start(before, view.target)
     token = (before.token if before else 0) + 1
     now = view.now
     lock = Lock(
-        task=row.id,
+        task=task,
         token=token,
         nonce=nonce,
         agent=who.agent,
@@ -284,27 +279,27 @@ def _draft(
         boot_id=ledger.clock.boot_id(),
         claimed_at=now,
         claimed_monotonic_seconds=ledger.clock.monotonic(),
-        lease_seconds=terms.lease.total_seconds(),
+        lease_seconds=lease.total_seconds(),
         base=before.base if before else view.target,
         start=start,
         merge=merge,
     )
     if before is None:
-        after = Attempts(task=row.id, token=token, base=view.target, since=now)
+        after = Attempts(task=task, token=token, base=view.target, since=now)
     else:
         after = msgspec.structs.replace(before, token=token, extensions=0, retry_at=None)
     where = "from the target" if start == view.target else f"from {start[:7]}"
     if merge is not None:
         where += f" with {view.target_branch} {merge[:7]} merged in"
-    claimed = Event(
+    event = Event(
         kind="claimed",
-        task=row.id,
+        task=task,
         agent=who.agent,
         token=token,
         says=f"{who.slot or who.agent} on {who.host} takes attempt {token}, {where}.",
         edits={
-            records.lock_path(row.id): records.encode(lock),
-            records.attempts_path(row.id): records.encode(after),
+            records.lock_path(task): records.encode(lock),
+            records.attempts_path(task): records.encode(after),
         },
         trailers={
             "Swarm-Nonce": nonce,
@@ -315,7 +310,7 @@ def _draft(
             "Swarm-Target": view.target,
         },
     )
-    return Draft((claimed,), Claimed(lock, "", after, twins))
+    return event, lock, after
 
 
 @dataclass(frozen=True)

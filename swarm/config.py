@@ -267,7 +267,11 @@ _BAD_BRANCH = re.compile(  # git check-ref-format, and nothing that could pass f
 )
 
 
-def _branch(value: object) -> str:
+def read_branch(value: object) -> str:
+    """
+    Raises:
+        ValueError: it cannot be the name of a branch; with the words to print.
+    """
     text = _filled(value)
     if _BAD_BRANCH.search(text) or not text.isprintable():
         raise ValueError(f'"{shown(text)}" cannot be the name of a branch')
@@ -275,7 +279,48 @@ def _branch(value: object) -> str:
 
 
 def _maybe_branch(value: object) -> str:
-    return "" if value == "" else _branch(value)
+    return "" if value == "" else read_branch(value)
+
+
+_IN_BRANCH = frozenset({"run", "target"})
+_IN_REQUEST = frozenset({"branch", "target", "title", "body_file"})
+_HOLE = re.compile(r"(?<!\$)\{([A-Za-z_]*)\}")  # `${NAME}` is the shell's own
+_QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.", re.DOTALL)
+
+
+def _known_holes(text: str, known: frozenset[str]) -> None:
+    for name in _HOLE.findall(text):
+        if name not in known:
+            listed = " ".join(f"{{{one}}}" for one in sorted(known))
+            raise ValueError(f"unknown placeholder {{{shown(name)}}}; known: {listed}")
+
+
+def _branch_pattern(value: object) -> str:
+    text = _filled(value)
+    _known_holes(text, _IN_BRANCH)
+    read_branch(_HOLE.sub("x", text))
+    return text
+
+
+def _request(value: object) -> str:
+    text = _text(value)
+    _known_holes(text, _IN_REQUEST)
+    for quoted in _QUOTED.findall(text):
+        if hole := _HOLE.search(quoted):
+            raise ValueError(f"{hole[0]} stands in quotes: leave it bare, swarm quotes it")
+    return text
+
+
+def fill_branch(pattern: str, **values: str) -> str:
+    """`[upstream] push_branch` with its placeholders filled in."""
+    return _HOLE.sub(lambda hole: values[hole[1]], pattern)
+
+
+def fill_request(command: str) -> str:
+    """`[upstream] pr` as the shell gets it: each placeholder is a quoted variable, so that no text
+    of a task or a branch is ever read as a command.
+    """
+    return _HOLE.sub(lambda hole: f'"$SWARM_{hole[1].upper()}"', command)
 
 
 def _remote(value: object) -> str:
@@ -478,9 +523,9 @@ class Upstream(Table, frozen=True, kw_only=True):
 
     remote: Annotated[str, _remote] = "origin"
     branch: Annotated[str, _maybe_branch] = ""  # "": the target
-    push_branch: Filled = "swarm/{run}"
-    every: Limit = None  # how often `swarm sync` runs by itself; None: never
-    pr: Text = ""  # sh command; {branch} and {base} are filled in
+    push_branch: Annotated[str, _branch_pattern] = "swarm/{run}"  # {run} {target}
+    every: Limit = None  # how often a run brings it in by itself; None: never
+    pr: Annotated[str, _request] = ""  # sh; {branch} {target} {title} {body_file}, unquoted
 
 
 class Notify(Table, frozen=True, kw_only=True):
@@ -493,7 +538,7 @@ class Config(Table, frozen=True, kw_only=True):
     """The whole of `swarm.toml`."""
 
     format: Literal[1] = 1
-    target: Annotated[str, _branch] = "main"  # the branch being landed on
+    target: Annotated[str, read_branch] = "main"  # the branch being landed on
     hub: Annotated[str, _hub] = ""  # path from the checkout; `load` fills in the one beside it
     tasks: Annotated[str, _entry] = "tasks"  # folder of task files
     run: Run = Run()

@@ -32,6 +32,11 @@ POINTS = (
     "cleanup.after_delete",
     "release.before_transact",
     "release.after_transact",
+    "sync.after_fetch",
+    "offer.after_transact",
+    "push.after_push",
+    "push.after_record",
+    "push.after_request",
 )
 
 _hits: dict[str, int] = {}

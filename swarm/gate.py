@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -53,6 +53,7 @@ from swarm.land import (
     is_gate,
     land,
     leave_gate,
+    may_land,
     mine_of,
     pause_event,
     record,
@@ -71,6 +72,7 @@ from swarm.reconcile import keep_last_landing, settle
 from swarm.scope import outside
 from swarm.slot import Slot
 from swarm.trailers import listed, of_commit
+from swarm.workspace import Workspace
 
 FIX_MAIN = "fix-main"
 MAX_CANNOT_JUDGE = 2  # in a row, then the queue pauses
@@ -145,6 +147,24 @@ class Gate:
         self._was_paused = False  # at the last look
         self._judging: str | None = None  # nonce of the entry at hand
         self._deferred: dict[str, float] = {}  # nonce -> not before, on the monotonic clock
+
+    @classmethod
+    def of(cls, work: Workspace, runner: str) -> Self:
+        """The gate of a runner in a workspace.
+
+        Raises:
+            UsageError: the workspace has no check.
+        """
+        return cls(
+            work.ledger,
+            work.layout,
+            work.config,
+            work.checkout,
+            runner,
+            rules=work.rules,
+            bounds=work.bounds,
+            lease=work.config.claims.lease,
+        )
 
     @property
     def activity(self) -> Activity | None:
@@ -283,7 +303,7 @@ class Gate:
         if isinstance(known[1], BaseRed) and paused is None and self._has_work(view):
             self._open_fix_main(view, known[1])
             return True
-        entry = self._next(view, paused)
+        entry = self._next(view)
         self._judging = entry.nonce if entry is not None else None
         return self._build(view, entry) if entry is not None else False
 
@@ -298,13 +318,15 @@ class Gate:
             return True
         return self.ledger.index.counts(view).get(State.OPEN.value, 0) > 0
 
-    def _next(self, view: View, paused: Paused | None) -> QueueEntry | None:
+    def can_take(self, view: View, task: str) -> bool:
+        """Is it a change that this gate will judge, sooner or later, as things stand?"""
+        entry = view.entry(task)
+        return entry is not None and not entry.is_held and may_land(view, task)
+
+    def _next(self, view: View) -> QueueEntry | None:
         """The next change: older than the age bound first, then priority, age, id."""
-        if paused is not None and paused.by == "person":
-            return None
         entries = [e for e in view.entries() if not e.is_held and not view.why_damaged(e.task)]
-        if paused is not None:
-            entries = [e for e in entries if e.task == paused.task]
+        entries = [e for e in entries if may_land(view, e.task)]
         if self._deferred:
             clock = self.ledger.clock.monotonic()
             entries = [e for e in entries if self._deferred.get(e.nonce, clock) <= clock]
@@ -333,6 +355,11 @@ class Gate:
             message = f"its history shares no commit with {view.target_branch}: nothing to merge"
             self._eject(entry, outcome="no_work", message=message)
             return True
+        joins = task.header.joins_history
+        if joins and hub.contains(entry.head, view.target):
+            tree = hub.reader.tree_of(entry.head)
+            ahead = Candidate(entry.head, tree, view.target, entry, entry_id)
+            return self._judge(view, ahead, task)
         built = build(
             hub,
             view.target,
@@ -340,7 +367,7 @@ class Gate:
             entry_id,
             task,
             attributes=self._attributes,
-            style="squash" if self.config.gate.style == "squash" else "merge",
+            style="squash" if self.config.gate.style == "squash" and not joins else "merge",
             checks=declared,
             adapter=lock.adapter,
             agent=lock.agent,
@@ -348,13 +375,19 @@ class Gate:
         if isinstance(built, Conflict):
             self._eject_conflict(view, entry, built)
             return True
-        if built.tree == hub.reader.tree_of(view.target):
+        is_joined = not joins or hub.contains(view.target, entry.head)
+        if built.tree == hub.reader.tree_of(view.target) and is_joined:
             self._eject(
                 entry,
                 outcome="no_work",
                 message="nothing that the target lacks: the merge changes no file",
             )
             return True
+        return self._judge(view, built, task)
+
+    def _judge(self, view: View, built: Candidate, task: Task) -> bool:
+        """Guards first, then the checks that apply."""
+        hub, entry = self.ledger.hub, built.entry
         strays = outside(hub.changed_paths(view.target, built.commit), task.header.paths)
         if task.header.paths and strays and self.config.gate.scope == "eject":
             message = f"changes files outside its paths: {', '.join(strays[:5])}"
@@ -540,9 +573,8 @@ class Gate:
         return True
 
     def _is_repair(self, view: View, entry: QueueEntry) -> bool:
-        """Is it the one task that is to make the target green again?"""
-        gate = view.gate()
-        return gate is not None and gate.paused is not None and gate.paused.task == entry.task
+        """Does it get its turn because it may make a red target green again?"""
+        return view.gate().paused is not None and may_land(view, entry.task)
 
     def _write(self, fresh: Sequence[Verdict]) -> None:
         def decide(view: View) -> Draft[None]:

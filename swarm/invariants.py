@@ -50,6 +50,7 @@ _RECORDS: dict[str, type[msgspec.Struct]] = {
     "runs": records.Run,
     records.GATE_PATH: records.Gate,
     records.LANDING_PATH: records.Landing,
+    records.UPSTREAM_PATH: records.Upstream,
 }
 _QUEUED = frozenset({State.QUEUED, State.HELD})
 _FREE = frozenset({State.OPEN, State.PARKED})
@@ -419,7 +420,9 @@ class Checker:
             return
         raw = reader.commit(done.landed)
         tree, message = _tree(raw), of_commit(raw)
-        if done.tree != tree or message.trailers.get("Swarm-Tree", tree) != tree:
+        is_ours = done.landed != done.head  # else the target went forward to somebody's own commit
+        said = message.trailers.get("Swarm-Tree", tree) if is_ours else tree
+        if done.tree != tree or said != tree:
             what = f"the landing commit of {event.task} shows another tree than was recorded"
             self._add(3, what, event.oid, done.landed, tree)
         if done.previous not in _parents(raw)[:1] and not self._hub.contains(
@@ -432,7 +435,8 @@ class Checker:
         )
         if landing is None:
             self._add(9, f"{event.task} landed without landing.json", event.oid)
-        self._check_verdicts(event, done.landed, tree, done.verdicts, raw, landing)
+        named = _CHECK_LINE.findall(raw.decode("utf-8", "replace")) if is_ours else []
+        self._check_verdicts(event, done.landed, tree, done.verdicts, named, landing)
 
     def _check_verdicts(
         self,
@@ -440,10 +444,9 @@ class Checker:
         landed: str,
         tree: str,
         keys: list[str],
-        raw: bytes,
+        named: list[tuple[str, str]],
         landing: Landing | None,
     ) -> None:
-        named = _CHECK_LINE.findall(raw.decode("utf-8", "replace"))
         if not keys and not named:
             what = f"{event.task} landed without any check"
             self._add(12, what, event.oid, landed)
@@ -629,6 +632,11 @@ def _told(event: _Event) -> Iterator[tuple[str, str | None, str | None]]:
                 yield pair("Swarm-Outcome", attempts.last.outcome)
                 yield pair("Swarm-Token", attempts.last.token)
                 yield pair("Swarm-Work", attempts.work.head if attempts.work else None)
+        case "told":
+            attempts = _read(after.attempts, task)
+            if attempts is not None and attempts.told:
+                yield pair("Swarm-By", attempts.told[-1].by)
+                yield pair("Swarm-Token", attempts.token)
         case "parked":
             parked = _read(after.parked, task)
             yield pair("Swarm-Reason", parked.reason if parked else None)

@@ -272,11 +272,25 @@ def record(
     return ledger.append(decide)
 
 
+def may_land(view: View, task: str) -> bool:
+    """May the task's change land now, for all that the gate is paused for?
+
+    While the target is red that is what may make it green: the repair, what upstream has, and what
+    takes a landing back.
+    """
+    paused = view.gate().paused
+    if paused is None or paused.task == task:
+        return True
+    if paused.by == "person" or paused.task is None:
+        return False
+    found = _find(view.task, task)
+    return found is not None and (found.header.joins_history or bool(found.header.undoes))
+
+
 def _stale_reason(view: View, candidate: Candidate) -> str | None:
     """Why a candidate can no longer land as it was built."""
     task = candidate.entry.task
-    gate = view.gate()
-    if gate is not None and gate.paused is not None and gate.paused.task != task:
+    if not may_land(view, task):
         return "the gate was paused"
     if view.target != candidate.previous:
         return f"{view.target_branch} moved to {view.target[:7]}"
@@ -344,6 +358,7 @@ def landed_events(view: View, landing: Landing) -> tuple[Event, ...]:
             head=change.head,
             tree=change.tree,
             verdicts=change.verdicts,
+            run=lock.run if lock else "",
             at=view.now,
         )
         edits: dict[str, bytes | None] = {
@@ -378,6 +393,7 @@ def landed_events(view: View, landing: Landing) -> tuple[Event, ...]:
                     "Swarm-Stat": stat,
                     **({"Swarm-Seconds": f"{took:.1f}"} if took is not None else {}),
                     "Swarm-Slot": lock.slot if lock else "",
+                    **({"Swarm-Run": lock.run} if lock and lock.run else {}),
                 },
             )
         )
@@ -406,7 +422,14 @@ def _reset(view: View, attempts: Attempts) -> Attempts:
         token=attempts.token, outcome="landed", strike=False, message="landed", ended_at=view.now
     )
     return msgspec.structs.replace(
-        attempts, strikes=[], conflicts=0, expiries=0, extensions=0, retry_at=None, last=last
+        attempts,
+        strikes=[],
+        conflicts=0,
+        expiries=0,
+        extensions=0,
+        retry_at=None,
+        last=last,
+        told=[],
     )
 
 

@@ -27,7 +27,7 @@ import yaml
 
 from swarm.config import MAX_BYTES, Problem, glob_fault, read_duration, shown
 from swarm.ids import fold
-from swarm.ledger.records import Task, TaskHeader
+from swarm.ledger.records import PERSON, Task, TaskHeader
 from swarm.similar import nearest
 
 PRIORITIES = range(-100, 101)
@@ -571,7 +571,7 @@ def check(
         for name in draft.checks:
             if name not in checks:
                 problems.append(_problem(draft, "checks", _no("check", name, checks)))
-        if roles is not None and draft.role and draft.role not in roles:
+        if roles is not None and draft.role and draft.role not in (PERSON, *roles):
             problems.append(_problem(draft, "role", _no("slot with the role", draft.role, roles)))
     return sorted(problems + _cycles(drafts, known))
 

@@ -24,6 +24,7 @@ from swarm.claim import find_claimable, find_lock
 from swarm.errors import Exit, GitFault, HubUnusable, SwarmError, TargetRed
 from swarm.gate import Gate
 from swarm.judge import BaseRed, CannotJudge, Green
+from swarm.land import may_land
 from swarm.ledger import records
 from swarm.ledger.events import Event
 from swarm.ledger.records import Run
@@ -409,13 +410,11 @@ class Supervisor:
         return view.tip == tip and not self._can_move(view)
 
     def _can_move(self, view: View) -> bool:
-        gate = view.gate()
-        paused = gate.paused if gate else None
         if view.landing() is not None:
             return True
         # What a damaged record belongs to is judged, expired and landed by nobody.
         for entry in view.entries():
-            is_next = not entry.is_held and (paused is None or paused.task == entry.task)
+            is_next = not entry.is_held and may_land(view, entry.task)
             if is_next and view.why_damaged(entry.task) is None:
                 return True
         queued = {entry.task for entry in view.entries()}

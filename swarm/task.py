@@ -161,7 +161,7 @@ def take_plan(ledger: Ledger, drafts: Sequence[plan.Draft]) -> Taken:
         taken = compare(view, drafts)
         events: list[Event] = []
         if taken.new:
-            events.append(_added([plan.to_task(by_id[task], view.now) for task in taken.new]))
+            events.append(added([plan.to_task(by_id[task], view.now) for task in taken.new]))
         for task in taken.changed:
             known = _known(view, task)
             assert known is not None
@@ -199,7 +199,7 @@ def add(ledger: Ledger, draft: plan.Draft) -> Task | Refusal:
         if state is not State.ABSENT:
             return refuse(Refusal(draft.id, f"there is a task {draft.id} already"))
         task = plan.to_task(draft, view.now)
-        return Draft((_added([task]),), task)
+        return Draft((added([task]),), task)
 
     return ledger.append(decide)
 
@@ -231,7 +231,8 @@ def no_task(ledger: Ledger, view: View, text: str) -> NotFound:
     )
 
 
-def _added(tasks: Sequence[Task]) -> Event:
+def added(tasks: Sequence[Task]) -> Event:
+    """The event that opens tasks whose ids are new; at least one."""
     ids = [task.id for task in tasks]
     says = f"{len(ids)} task{'s' if len(ids) != 1 else ''} added: {', '.join(ids[:20])}"
     edits: dict[str, bytes | None] = {

@@ -340,16 +340,7 @@ class World:
         for gate in self.gates:
             if gate.runner == runner:
                 return gate
-        gate = OwnGate(
-            self.ledger,
-            self.layout,
-            self.config,
-            self.app,
-            runner,
-            rules=self.rules,
-            bounds=self.bounds,
-            lease=self.config.claims.lease,
-        )
+        gate = OwnGate.of(self.work, runner)
         self.gates.append(gate)
         return gate
 

@@ -1,4 +1,4 @@
-"""Joining by hand: claim, submit, release, renew; and a gate without agents.
+"""Joining by hand: claim, submit, release, renew.
 
 Enters: the folder where it is typed. Leaves: what became of the claim, and what to type next.
 Guards: who is refused learns by whom and why, with an exit code for each.
@@ -7,11 +7,9 @@ Guards: who is refused learns by whom and why, with an exit code for each.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -29,13 +27,10 @@ from swarm.errors import Exit, SwarmError
 from swarm.hand import ClaimHeld, Joined, Queued
 from swarm.ledger.records import Lock
 from swarm.ledger.view import State
-from swarm.output import QUIET, event_line, plural
+from swarm.output import plural
 from swarm.task import load_id
 from swarm.trailers import one_line
 from swarm.workspace import Workspace, opened, person
-
-if TYPE_CHECKING:
-    from swarm.gate import Gate  # its imports are for those who gate
 
 
 class NothingToClaim(SwarmError):
@@ -300,89 +295,3 @@ def renew(task: str | None, as_json: bool) -> None:
             {"schema": "swarm.renew/1", "task": name, "lease_seconds": lease.total_seconds()},
             [f"renewed   {name}   for {_hours(lease)}"],
         )
-
-
-@click.command()
-@click.option("--once", is_flag=True, help="End when the queue has nothing left to do.")
-def gate(once: bool) -> int:
-    """Check and land what waits, without running agents."""
-    with opened() as work:
-        return int(work_gate(work, once, click.echo))
-
-
-def work_gate(work: Workspace, once: bool, say: Callable[[str], None]) -> Exit:
-    """Be the gate until the queue is done, or until interrupted.
-
-    Raises:
-        UsageError: a setting whose promise this version cannot keep.
-    """
-    from swarm.cli.ready import refuse_unsupported
-    from swarm.gate import Gate
-    from swarm.ids import new_nonce
-    from swarm.liveness import Alive, beat
-    from swarm.plumbing.hub import LEDGER
-
-    ledger, config = work.ledger, work.config
-    refuse_unsupported(config)
-    runner = f"gate-{new_nonce()[:6]}"
-    alive = Alive(work.layout.runs, runner)
-    the_gate = Gate(
-        ledger,
-        work.layout,
-        config,
-        work.checkout,
-        runner,
-        rules=work.rules,
-        bounds=work.bounds,
-        lease=config.claims.lease,
-    )
-    seen = ledger.hub.reader.ref(LEDGER)
-    beat_at = 0.0
-    try:
-        while True:
-            if time.monotonic() >= beat_at:
-                beat(ledger.hub, runner, ledger.clock)
-                beat_at = time.monotonic() + config.claims.lease.total_seconds() / 3
-            is_more = the_gate.tick()
-            tip = ledger.hub.reader.ref(LEDGER)
-            for logged in reversed(list(ledger.iter_log(tip, seen))):
-                if logged.kind not in QUIET:
-                    say(event_line(logged, logged.at.strftime("%H:%M:%S")))
-            seen = tip
-            for note in the_gate.notes:
-                say(f"warning   {one_line(note)}")
-            the_gate.notes.clear()
-            if is_more:
-                continue
-            if once and the_gate.job is None:
-                return _gate_end(work, the_gate, say)
-            running = the_gate.job.running if the_gate.job is not None else None
-            if running is not None and running.child is not None:
-                running.child.wait(0.2)
-            else:
-                time.sleep(0.05 if once else 1.0)
-    finally:
-        the_gate.close()
-        alive.close()
-
-
-def _gate_end(work: Workspace, the_gate: Gate, say: Callable[[str], None]) -> Exit:
-    view = work.ledger.view()
-    record = view.gate()
-    if the_gate.claim is None:
-        say(f"held: the gate by {record.runner} on {record.host}, which lands what waits")
-        return Exit.HELD
-    red = the_gate.red
-    if record.paused is not None:
-        say(f"paused: {record.paused.why}")
-        if record.paused.by == "gate":
-            return Exit.TARGET_RED
-    if red is not None:
-        say(f"red: {view.target_branch} {view.target[:7]}: {red.check} failed")
-        say(f"  log {work.layout.root / red.log}" if red.log else "  its log is gone")
-        return Exit.TARGET_RED
-    if record.paused is not None:
-        return Exit.NO
-    left = view.entries()
-    say(f"done: {view.target_branch} {view.target[:7]}, {len(left)} still queued or held")
-    return Exit.NO if left else Exit.YES

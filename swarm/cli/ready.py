@@ -21,6 +21,7 @@ from swarm.config import Config, read_team, shown
 from swarm.errors import SwarmError, UsageError
 from swarm.gate import FIX_MAIN
 from swarm.ids import short
+from swarm.ledger.records import PERSON
 from swarm.ledger.view import State
 from swarm.output import plural
 from swarm.overview import stand
@@ -117,8 +118,6 @@ def _unenforced(config: Config, adapter: adapters.Adapter) -> Iterator[str]:
             yield f"[limits] {key}"
     if gate.slots > 1 or gate.strategy in ("batch", "speculate"):
         yield "[gate] slots, strategy: changes are judged one at a time"
-    if config.notify.command:
-        yield "[notify] command"
     if config.upstream.every is not None:
         yield "[upstream] every"
 
@@ -202,6 +201,11 @@ def _team(order: Order, config: Config) -> tuple[int, tuple[str, ...]]:
                 f"--roles: {error}", hint="swarm run --roles build:3,review:1"
             ) from error
     roles = tuple(name for name, count in team for _ in range(count))
+    if PERSON in roles:
+        raise UsageError(
+            f"no slot can have the role {PERSON}: its tasks are claimed by hand",
+            hint="swarm claim TASK",
+        )
     slots = order.slots or max(len(roles), 0 if roles else config.run.slots)
     if len(roles) > slots:
         raise UsageError(

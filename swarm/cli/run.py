@@ -140,16 +140,7 @@ def launch(
         late_edits=LateEdits(ledger, ready.drafts),
         model=ready.order.model,
     )
-    gate = Gate(
-        ledger,
-        work.layout,
-        config,
-        work.checkout,
-        runner,
-        rules=work.rules,
-        bounds=work.bounds,
-        lease=config.claims.lease,
-    )
+    gate = Gate.of(work, runner)
     supervisor = Supervisor(
         setting,
         gate,
@@ -224,6 +215,9 @@ def _healed(report: Report) -> list[str]:
         names = " ".join(expired.task for expired in report.expired)
         ended = f", {plural(report.ended, 'process', 'processes')} ended" if report.ended else ""
         lines.append(f"healed    a run was killed: {names} open again, work kept{ended}")
+    for heeded in report.heeded:
+        why = one_line(heeded.parked.message, 60) if heeded.parked else "open again"
+        lines.append(f"healed    a run was killed: {heeded.task} parked, work kept: {why}")
     lines += [f"warning   {kept}" for kept in report.kept]
     return lines
 

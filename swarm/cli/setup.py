@@ -10,7 +10,6 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -19,22 +18,17 @@ from swarm import adapter as adapters
 from swarm.adopt import (
     REMOTE,
     Made,
-    bring_in,
     check_lines,
-    is_our_remote,
     judge_target_once,
     make,
     note_lines,
-    refuse_state_folder,
 )
 from swarm.check import Running
 from swarm.config import FILE, shown
-from swarm.errors import Exit, SwarmError
+from swarm.errors import Exit
 from swarm.judge import Green
 from swarm.leave import unmake
-from swarm.output import plural
 from swarm.plumbing import checkout as user
-from swarm.plumbing.git import Git
 from swarm.workspace import Workspace, opened
 
 MOST_LANDED = 30  # commits named by `pull`; then a count
@@ -150,101 +144,3 @@ def uninit(keep_hub: bool) -> None:
     lacks. What you changed or committed is left, and named.
     """
     unmake(Path.cwd(), keep_hub=keep_hub, say=click.echo)
-
-
-@click.command()
-@click.option("--dry-run", is_flag=True, help="Only say what would come.")
-def pull(dry_run: bool) -> None:
-    """Fast-forward this branch to what landed.
-
-    Exit 1: the branch was not moved; git's own words say why, and the hint is to be pasted.
-    """
-    refuse_state_folder(Path.cwd())
-    with opened() as work:
-        _pull(work, dry_run)
-
-
-def _pull(work: Workspace, dry_run: bool) -> None:
-    target, hub = work.config.target, work.ledger.hub
-    here = user.look(work.checkout)
-    if here.branch != target or here.head is None:
-        where = f"on {here.branch}" if here.branch else "on no branch"
-        raise SwarmError(
-            f"this checkout is {where}, and what landed is on {target}",
-            hint=f"git switch {shlex.quote(target)}\ngit fetch {REMOTE} {shlex.quote(target)}",
-        )
-    url = user.remotes(work.checkout).get(REMOTE)
-    if url is None:
-        raise SwarmError(f"the remote {REMOTE} is gone", hint="swarm init")
-    if not is_our_remote(url, work.checkout, work.layout):
-        raise SwarmError(
-            f"the remote {REMOTE} is not this hub",
-            why=f"it is {shown(url, 200)}",
-            hint=f"git remote set-url {REMOTE} {shlex.quote(str(hub.path))}",
-        )
-    old, new = here.head, hub.tip(target)
-    if old == new or Git(here.git_dir).run(
-        "merge-base", "--is-ancestor", new, old, ok=(0, 1, 128)
-    ).code == 0:  # fmt: skip
-        click.echo(f"{target} {old[:7]}: nothing new has landed")
-        return
-    if not (hub.reader.has(old) and hub.contains(new, old)):
-        raise _apart(target, here)
-    if not dry_run:
-        answer = user.pull(work.checkout, REMOTE, target)
-        if isinstance(answer, str):
-            raise SwarmError(
-                f"git would not fast-forward {target}; nothing was changed",
-                why=f"{answer}\nwhat the command below stashes stays in git's stash",
-                hint=_out_of_the_way(work, here, hub.changed_paths(old, new)),
-            )
-        old, new = answer.old, answer.new
-    verb = "would go" if dry_run else "went"
-    files, plus, minus = hub.diff_stat(old, new)
-    click.echo(
-        f"{target} {verb} {old[:7]} -> {new[:7]}   +{plus} -{minus} in {plural(files, 'file')}"
-    )
-    _say_commits(hub.git, old, new)
-    for path in hub.changed_paths(old, new)[:MOST_LANDED]:
-        click.echo(f"  {shown(path, 90)}")
-    if files > MOST_LANDED:
-        click.echo(f"  and {plural(files - MOST_LANDED, 'more file')}")
-
-
-def _apart(target: str, here: user.Checkout) -> SwarmError:
-    """Both sides have commits of their own."""
-    return SwarmError(
-        f"{target} here has commits that the hub lacks: it cannot be fast-forwarded",
-        why="the first command puts them on top of what landed, the second gives them to agents;\n"
-        "a push is not checked before it is the target: the next run judges it first",
-        hint="\n".join(bring_in(target, is_dirty=any(code != "??" for code, _ in here.dirty))),
-    )
-
-
-def _out_of_the_way(work: Workspace, here: user.Checkout, coming: Sequence[str]) -> str:
-    """What to paste when files here stand in the way of a fast-forward.
-
-    Plain git: `swarm.toml` itself may be one of them. What git stashes it keeps.
-    """
-    target = shlex.quote(work.config.target)
-    pull = f"git pull --ff-only {REMOTE} {target}"
-    tracked = set(user.tracked_files(work.checkout))
-    new = [p for p in coming if p not in tracked and os.path.lexists(work.checkout / p)]
-    is_edited = any(code != "??" and path in coming for code, path in here.dirty)
-    if is_edited:
-        return f"git stash{' -u' if new else ''} && {pull} && git stash pop"
-    if not new:
-        return "git status"
-    if len(new) > MOST_STASHED:
-        return f"git stash -u && {pull}"
-    return f"git stash -u -- {shlex.join(new)} && {pull}"
-
-
-def _say_commits(git: Git, old: str, new: str) -> None:
-    """What landed, oldest first: the target's own steps, not all of every agent's commits."""
-    listed = git.run("log", "--first-parent", "--reverse", "-z", "--format=%h %s", f"{old}..{new}")
-    commits = listed.fields
-    for commit in commits[:MOST_LANDED]:
-        click.echo(f"  {shown(commit, 96)}")
-    if len(commits) > MOST_LANDED:
-        click.echo(f"  and {plural(len(commits) - MOST_LANDED, 'more commit')}")

@@ -125,12 +125,17 @@ def conclude(
         task=attempts.task,
         reason=reason,
         message=message,
-        question=last.message if last.outcome == "asked" else None,
+        question=question_of(last),
         strikes=strikes,
         work=after.work,
         at=now,
     )
     return after, parked
+
+
+def question_of(last: Last) -> str | None:
+    """What the attempt ended with, its lines kept; None when it was no question."""
+    return (last.detail or last.message) if last.outcome == "asked" else None
 
 
 def _bound(after: Attempts, bounds: Bounds, last: Last) -> tuple[ParkedReason | None, str]:

@@ -15,6 +15,7 @@ import msgspec
 from swarm.ids import shard
 
 FORMAT = 1
+PERSON = "person"  # the role of tasks that no agent may take: somebody claims them by hand
 LAYOUT = b"1\n"  # content of the file `format`
 
 Hold = Literal[
@@ -130,8 +131,8 @@ class QueueEntry(Record, frozen=True, kw_only=True):
 
     @property
     def reasons(self) -> list[Hold]:
-        """Why it was or is held, each once."""
-        return list(dict.fromkeys(h.reason for h in self.hold or ()))
+        """Why it was or is held, each once; without what was answered before it could be."""
+        return list(dict.fromkeys(h.reason for h in self.hold or () if h.approved_at != h.at))
 
 
 class Strike(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -155,7 +156,7 @@ class Last(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     outcome: Outcome
     strike: bool
     message: str  # one sentence for people and for the next agent
-    detail: str = ""  # what the next agent is told beyond it: output tail, diffstat
+    detail: str = ""  # what the next agent is told beyond it: output tail, its whole question
     check: str | None = None
     exit_code: int | None = None
     tree: str | None = None  # the tree that was judged
@@ -165,6 +166,15 @@ class Last(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     base_verdict: VerdictValue | None = None
     log: str | None = None  # below the state folder
     ended_at: datetime
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a person said to whoever works on a task next."""
+
+    text: str
+    by: str
+    at: datetime
+    question: str | None = None  # of the attempt that it answers
 
 
 class Attempts(Record, frozen=True, kw_only=True):
@@ -181,6 +191,7 @@ class Attempts(Record, frozen=True, kw_only=True):
     retry_at: datetime | None = None  # back-off runs until then
     work: Work | None = None
     last: Last | None = None
+    told: list[Told] = []  # oldest first; until it has landed
 
 
 class Done(Record, frozen=True, kw_only=True):
@@ -195,6 +206,7 @@ class Done(Record, frozen=True, kw_only=True):
     tree: str | None = None
     verdicts: list[str] = []  # `<tree>-<check>-<definition12>` of every check that applied
     message: str = ""  # why it was cancelled
+    run: str = ""  # whose claim it was; "" for one by hand
     at: datetime
 
 
@@ -327,6 +339,26 @@ class Run(Record, frozen=True, kw_only=True):
     attempts_unknown: int = 0  # attempts whose cost is not known
 
 
+class Push(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was pushed to a branch of the upstream remote."""
+
+    branch: str
+    oid: str
+    at: datetime
+    has_request: bool = False  # `[upstream] pr` was run for it and said yes
+
+
+class Upstream(Record, frozen=True, kw_only=True):
+    """`upstream.json`: what is known of the user's own remote branch."""
+
+    remote: str
+    branch: str
+    tip: str | None = None  # the newest commit of it that was taken, or is on its way
+    task: str | None = None  # the task that brought it, or brings it
+    taken_at: datetime | None = None
+    pushes: list[Push] = []  # newest last, one a branch
+
+
 class TaskHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The header of `tasks/<ab>/<task>.md`, normalised."""
 
@@ -341,6 +373,8 @@ class TaskHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     timeout: str | None = None  # as written: 20m
     strikes: int | None = None
     source: str = ""
+    joins_history: bool = False  # lands as a merge that keeps its commits, whatever the style
+    undoes: list[str] = []  # landed tasks whose landings it takes back
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -393,6 +427,7 @@ def run_path(run: str) -> str:
 
 GATE_PATH = "gate.json"
 LANDING_PATH = "landing.json"
+UPSTREAM_PATH = "upstream.json"
 FORMAT_PATH = "format"
 
 

@@ -26,6 +26,7 @@ from swarm.ledger.records import (
     Run,
     Task,
     Undecodable,
+    Upstream,
     Verdict,
 )
 from swarm.plumbing.hub import Hub, branch_ref
@@ -118,6 +119,15 @@ class View:
             HubUnusable: it is damaged, so that what was about to land is not known.
         """
         return self._shared(Landing, records.LANDING_PATH)
+
+    def upstream(self) -> Upstream | None:
+        """What is known of the user's own remote branch; None: nothing yet, or nothing readable,
+        which costs a look and no work.
+        """
+        try:
+            return self._record(Upstream, records.UPSTREAM_PATH)
+        except Undecodable:
+            return None
 
     def _shared(self, kind: type[R], path: str) -> R | None:
         """A record of no single task: its damage stops all."""

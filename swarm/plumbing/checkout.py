@@ -115,6 +115,21 @@ def remotes(folder: Path) -> dict[str, str]:
         return {remote.name: next(iter(remote.urls), "") for remote in found.remotes}
 
 
+def read_remote(folder: Path, name: str) -> tuple[str, str, list[tuple[str, str]]]:
+    """(address to fetch from, address to push to, every setting that is in effect in the checkout).
+
+    Both addresses are as the user's git would use them, `insteadOf` applied; the settings keep
+    their order, since some of them add up.
+    """
+
+    with _repository(folder) as found:
+        url = str(found.git.remote("get-url", name))
+        push_url = str(found.git.remote("get-url", "--push", name))
+        rows = str(found.git.config("--list", "-z", "--includes")).split("\0")
+    settings = [(key, value) for key, _, value in (row.partition("\n") for row in rows) if key]
+    return url, push_url, settings
+
+
 def add_remote(folder: Path, name: str, url: Path, branch: str) -> bool:
     """Add our remote, that branch only; False when there is one of that name already."""
 

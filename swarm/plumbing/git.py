@@ -156,6 +156,7 @@ class Git:
         ok: Sequence[int] = (0,),
         timeout: float = TIME_LIMIT,
         env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
     ) -> Result:
         """
         Raises:
@@ -166,7 +167,7 @@ class Git:
         try:
             child = _Child(
                 argv,
-                cwd=self.work_tree or self.git_dir,
+                cwd=cwd or self.work_tree or self.git_dir,
                 env=self.full_env() | dict(env or {}),
                 stdin=subprocess.PIPE if input is not None else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

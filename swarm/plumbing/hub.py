@@ -63,6 +63,7 @@ class Hub:
         self.reader = Reader(self.git)
         self.refs = RefWriter(self.git, self.reader, self.turn)
         self.hash_name = "sha1"
+        self._whole: set[str] = set()  # commits that this process found or fetched whole
 
     @classmethod
     def open(cls, path: Path) -> Hub:
@@ -211,7 +212,7 @@ class Hub:
             MalformedObjects: fsck refuses an object; nothing of it is kept.
             GitFault: an object is missing, or git fails.
         """
-        if self.reader.has(oid):
+        if self.is_whole(oid):
             return
         git = Git(self.path, inherit=inherit)
         fetched = git.run(
@@ -233,6 +234,21 @@ class Hub:
             raise GitFault("git fetch failed", why=fetched.complaint or None)
         if not self.reader.has(oid):
             raise GitFault(f"{oid} is not in the hub after a fetch that said yes")
+        self._whole.add(oid)
+
+    def is_whole(self, oid: str) -> bool:
+        """Has the hub the commit and all that it needs?
+
+        A fetch that was killed leaves a part, and git writes the commit before its files.
+        """
+        if oid in self._whole:
+            return True
+        if not self.reader.has(oid):
+            return False
+        walk = self.git.run("rev-list", "--objects", "--quiet", oid, "--not", "--all", ok=(0, 128))
+        if walk.code == 0:
+            self._whole.add(oid)
+        return walk.code == 0
 
     def heal_locks(self, ours: Iterable[str] = ()) -> list[Path]:
         """Remove lock files that a killed git left; returns what was removed.

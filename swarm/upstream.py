@@ -1,0 +1,291 @@
+"""The user's own remote branch: what it has comes in through the gate, what landed goes out.
+
+Enters: a workspace whose checkout names the remote. Leaves: a queued change, or a pushed branch.
+Guards: nothing is forced in either direction; history that was rewritten is never taken unasked;
+the checkout is only read.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+
+from swarm import faults
+from swarm.change import compare
+from swarm.errors import SwarmError
+from swarm.ledger import records
+from swarm.ledger.events import Event
+from swarm.ledger.records import PERSON, Hold, Push, QueueEntry, Task, TaskHeader, Upstream
+from swarm.ledger.store import Draft, refuse
+from swarm.ledger.view import State, View
+from swarm.merge import Attributes, Clean, merge_trees
+from swarm.offer import Offer, next_id, offered
+from swarm.plumbing import remote as remotes
+from swarm.plumbing.hub import Hub
+from swarm.workspace import Workspace
+
+MANY_STRIKES = 1000  # upstream may be red for long: each new commit of it is tried
+LOOKED_AT = 50  # of upstream's own commits, for a squash of what we pushed
+_ENDED = (State.ABSENT, State.LANDED, State.CANCELLED)
+_HOLDS: tuple[Hold, ...] = get_args(Hold)  # what upstream has was accepted there
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What the remote branch holds; its commits are in the hub."""
+
+    remote: str
+    branch: str
+    tip: str
+
+    @property
+    def name(self) -> str:
+        """`origin/main`."""
+        return f"{self.remote}/{self.branch}"
+
+
+@dataclass(frozen=True)
+class UpToDate:
+    """The target has all of it."""
+
+    fetched: Fetched
+    left: str | None  # a task of an earlier sync that is not needed any more
+
+
+@dataclass(frozen=True)
+class Offered:
+    """It is on its way: a change that waits for the gate."""
+
+    fetched: Fetched
+    entry: QueueEntry
+    commits: int  # of upstream that the target lacks
+    same_as: tuple[str, str] | None  # (upstream's commit, ours) that were seen to be the same
+
+
+@dataclass(frozen=True)
+class Waits:
+    """An earlier sync has not ended: nothing was added."""
+
+    fetched: Fetched
+    task: str
+    state: State
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """It lacks a commit that it had when it was last taken: nothing was taken."""
+
+    fetched: Fetched
+    known: str
+
+
+Sync = UpToDate | Offered | Waits | Rewritten
+
+
+def fetch(work: Workspace) -> Fetched:
+    """Bring the commits of the upstream branch into the hub; no ref moves.
+
+    Raises:
+        UsageError: the checkout has no such remote.
+        SwarmError: the remote has no such branch.
+        RemoteUnreachable: it did not answer.
+    """
+    settings = work.config.upstream
+    branch = settings.branch or work.config.target
+    remote = remotes.find_remote(work.checkout, settings.remote)
+    tip = remotes.fetch(work.ledger.hub, remote, branch)
+    if tip is None:
+        raise SwarmError(
+            f"{settings.remote} has no branch {branch}",
+            hint=f"git push {settings.remote} {branch}\n"
+            'or in swarm.toml, below [upstream]: branch = "its name there"',
+        )
+    faults.reach("sync.after_fetch")
+    return Fetched(settings.remote, branch, tip)
+
+
+def bring(work: Workspace, fetched: Fetched, *, is_rewrite_meant: bool = False) -> Sync:
+    """Offer what upstream has and the target lacks to the gate, as one change.
+
+    Where the target only has to go forward the gate lands upstream's own commit; else a merge. A
+    squash of what we pushed is seen by its tree, so that nothing of it conflicts with itself.
+
+    Raises:
+        SwarmError: the histories share no commit.
+
+    Safe: twice, and from two processes at once, there is one task; killed anywhere, again.
+    """
+    while True:
+        view = work.ledger.view()
+        answer = _bring(work, view, fetched, is_rewrite_meant)
+        if answer is not None:
+            return answer
+
+
+def _bring(
+    work: Workspace, view: View, fetched: Fetched, is_rewrite_meant: bool
+) -> Sync | None:  # None: the target or the record moved meanwhile
+    hub, known = work.ledger.hub, record_of(view, fetched.remote, fetched.branch)
+    before = known.tip
+    is_rewritten = before is not None and not hub.contains(fetched.tip, before)
+    if is_rewritten and before is not None and not is_rewrite_meant:
+        return Rewritten(fetched, before)
+    state = view.state(known.task) if known.task else State.ABSENT
+    if hub.contains(view.target, fetched.tip):
+        left = known.task if state not in _ENDED else None
+        return UpToDate(fetched, left) if _note_tip(work, fetched) else None
+    is_again = state is State.OPEN and fetched.tip != known.tip
+    if known.task and state not in _ENDED and not is_again:
+        return Waits(fetched, known.task, state)
+    if hub.git.run("merge-base", view.target, fetched.tip, ok=(0, 1)).code:
+        raise SwarmError(
+            f"{fetched.name} and {view.target_branch} share no commit",
+            why="it is another project's branch, or its history was written anew",
+            hint="git remote -v",
+        )
+    same = find_same(work, view, fetched, known.pushes)
+    head = _joined(hub, view, fetched, same[1]) if same else fetched.tip
+    base = hub.git.run("merge-base", view.target, head).text
+    differs = compare(hub, view.target, base, head, work.rules)
+    count = int(hub.git.run("rev-list", "--count", fetched.tip, f"^{view.target}").text)
+
+    def decide(now: View) -> Draft[Offered | None]:
+        if now.target != view.target or record_of(now, fetched.remote, fetched.branch) != known:
+            return refuse(None)
+        task = now.task(known.task) if is_again and known.task else _task(now, fetched)
+        if task is None or now.state(task.id) not in (State.ABSENT, State.OPEN):
+            return refuse(None)
+        offer = Offer("sync", task, head, differs, _HOLDS)
+        events, move, entry = offered(work.ledger, now, offer, work.rules)
+        after = msgspec.structs.replace(known, tip=fetched.tip, task=task.id, taken_at=now.now)
+        says = f"{fetched.name} {fetched.tip[:7]} comes in as {task.id}"
+        note = upstream_event("synced", says, after, {"Swarm-Tip": fetched.tip})
+        value = Offered(fetched, entry, count, same)
+        return Draft((*events, note), value, (move,))
+
+    answer = work.ledger.append(decide)
+    faults.reach("offer.after_transact")
+    return answer
+
+
+def record_of(view: View, remote: str, branch: str) -> Upstream:
+    """What is known of this very branch; of another one only what was pushed."""
+    known = view.upstream()
+    if known is None:
+        return Upstream(remote=remote, branch=branch)
+    if (known.remote, known.branch) == (remote, branch):
+        return known
+    return Upstream(remote=remote, branch=branch, pushes=known.pushes)
+
+
+def _note_tip(work: Workspace, fetched: Fetched) -> bool:
+    """Remember that the target has all of it; False: it has no more."""
+
+    def decide(view: View) -> Draft[bool]:
+        known = record_of(view, fetched.remote, fetched.branch)
+        if not work.ledger.hub.contains(view.target, fetched.tip):
+            return refuse(False)
+        if known.tip == fetched.tip:
+            return refuse(True)
+        after = msgspec.structs.replace(known, tip=fetched.tip, taken_at=view.now)
+        says = f"{view.target_branch} has all of {fetched.name} {fetched.tip[:7]}"
+        return Draft((upstream_event("synced", says, after, {"Swarm-Tip": fetched.tip}),), True)
+
+    return work.ledger.append(decide)
+
+
+def upstream_event(kind: str, says: str, record: Upstream, facts: dict[str, str]) -> Event:
+    """The event that writes the record."""
+    where = {"Swarm-Upstream": f"{record.remote}/{record.branch}"}
+    return Event(
+        kind, says, {records.UPSTREAM_PATH: records.encode(record)}, trailers=where | facts
+    )
+
+
+def _task(view: View, fetched: Fetched) -> Task:
+    name = fetched.name
+    header = TaskHeader(
+        id=next_id(view, "sync"),
+        title=f"Bring in {name}",
+        added_at=view.now,
+        priority=100,
+        role=PERSON,
+        strikes=MANY_STRIKES,
+        source=name,
+        joins_history=True,
+    )
+    body = (
+        f"{name} has commits that {view.target_branch} lacks. They are merged and checked like\n"
+        "any change.\n\n"
+        "Where both changed the same lines somebody who knows both sides resolves it: in the\n"
+        "worktree of this task both are merged, with markers. Keep what both meant.\n"
+    )
+    return Task(header=header, body=body)
+
+
+# What we have under another name
+
+
+def find_same(
+    work: Workspace, view: View, fetched: Fetched, pushes: Iterable[Push]
+) -> tuple[str, str] | None:
+    """(upstream's commit, ours) with the same files: upstream has ours, squashed or rebased.
+
+    The newest such pair along both first parents. A squash on top of what upstream had meanwhile is
+    found too: it is what git makes of merging there what we pushed.
+
+    Raises:
+        GitFault: an object is missing.
+    """
+    hub = work.ledger.hub
+    ours: dict[str, str] = {}
+    for oid, tree, _ in _steps(hub, view.target, fetched.tip):
+        ours.setdefault(tree, oid)
+    theirs = _steps(hub, fetched.tip, view.target)
+    for oid, tree, _ in theirs:
+        if tree in ours:
+            return oid, ours[tree]
+    pushed = [push.oid for push in pushes if hub.reader.has(push.oid)]
+    pushed = [oid for oid in reversed(pushed) if hub.contains(view.target, oid)]
+    with tempfile.TemporaryDirectory(prefix="swarm-") as folder:  # a gate may use its own meanwhile
+        attributes = Attributes(hub, Path(folder))
+        for oid, tree, parents in theirs[:LOOKED_AT]:
+            for known in pushed:
+                if len(parents) != 1 or hub.contains(oid, known):
+                    continue
+                rules = attributes.at(hub.reader.tree_of(parents[0]))
+                merged = merge_trees(hub, parents[0], known, rules)
+                if isinstance(merged, Clean) and merged.tree == tree:
+                    return oid, known
+    return None
+
+
+def _steps(hub: Hub, tip: str, without: str) -> list[tuple[str, str, list[str]]]:
+    """(commit, tree, parents) along first parents from `tip`, newest first."""
+    rows = hub.git.run("log", "--first-parent", "--format=%H %T %P", tip, f"^{without}", "--").lines
+    return [(oid, tree, parents) for oid, tree, *parents in (row.split(" ") for row in rows)]
+
+
+def _joined(hub: Hub, view: View, fetched: Fetched, ours: str) -> str:
+    """Upstream's tip, and that it holds what one of our commits held: a merge base that is right.
+
+    The same inputs give the same commit.
+    """
+    raw = hub.reader.commit(fetched.tip).partition(b"\n\n")[0].decode("utf-8", "replace")
+    when = next(line for line in raw.split("\n") if line.startswith("committer ")).rsplit(" ", 2)
+    message = (
+        f"{fetched.name} has what {view.target_branch} had at {ours[:7]}\n\n"
+        "Its files say so; git's history did not.\n"
+    )
+    batch = hub.batch()
+    who = "swarm <swarm@swarm.invalid>"
+    oid = batch.commit(
+        hub.reader.tree_of(fetched.tip), [fetched.tip, ours], message, who, f"{when[1]} +0000"
+    )
+    batch.write()
+    return oid
