@@ -54,6 +54,7 @@ from swarm.land import (
     land,
     leave_gate,
     may_land,
+    may_mend,
     mine_of,
     pause_event,
     record,
@@ -300,10 +301,14 @@ class Gate:
             elif paused.by == "gate" and clock >= self._look_again:
                 return self._judge_target(view, again=True)
             return False
+        entries = self._waiting(view)
         if isinstance(known[1], BaseRed) and paused is None and self._has_work(view):
-            self._open_fix_main(view, known[1])
-            return True
-        entry = self._next(view)
+            entries = [e for e in entries if may_mend(view, e.task)]
+            if not entries:
+                self._open_fix_main(view, known[1])
+                return True
+        max_wait = self.config.gate.max_wait  # older ones go first, whatever their priority
+        entry = min(entries, key=lambda e: queue_order(e, view.now, max_wait), default=None)
         self._judging = entry.nonce if entry is not None else None
         return self._build(view, entry) if entry is not None else False
 
@@ -323,15 +328,14 @@ class Gate:
         entry = view.entry(task)
         return entry is not None and not entry.is_held and may_land(view, task)
 
-    def _next(self, view: View) -> QueueEntry | None:
-        """The next change: older than the age bound first, then priority, age, id."""
+    def _waiting(self, view: View) -> list[QueueEntry]:
+        """Changes that may be judged and landed now; in no order."""
         entries = [e for e in view.entries() if not e.is_held and not view.why_damaged(e.task)]
         entries = [e for e in entries if may_land(view, e.task)]
         if self._deferred:
             clock = self.ledger.clock.monotonic()
             entries = [e for e in entries if self._deferred.get(e.nonce, clock) <= clock]
-        max_wait = self.config.gate.max_wait
-        return min(entries, key=lambda e: queue_order(e, view.now, max_wait), default=None)
+        return entries
 
     def _checks_for(self, view: View, entry: QueueEntry, candidate: Candidate) -> list[Check]:
         task = view.task(entry.task)

@@ -275,14 +275,17 @@ def record(
 def may_land(view: View, task: str) -> bool:
     """May the task's change land now, for all that the gate is paused for?
 
-    While the target is red that is what may make it green: the repair, what upstream has, and what
-    takes a landing back.
+    While the target is red that is the repair, and what may mend it.
     """
     paused = view.gate().paused
     if paused is None or paused.task == task:
         return True
-    if paused.by == "person" or paused.task is None:
-        return False
+    return paused.by == "gate" and paused.task is not None and may_mend(view, task)
+
+
+def may_mend(view: View, task: str) -> bool:
+    """May it make a red target green, although it is no repair: what upstream has, or a landing
+    taken back?"""
     found = _find(view.task, task)
     return found is not None and (found.header.joins_history or bool(found.header.undoes))
 

@@ -8,7 +8,7 @@ the checkout is only read.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -56,6 +56,10 @@ class UpToDate:
     fetched: Fetched
     left: str | None  # a task of an earlier sync that is not needed any more
 
+    def says(self, target: str) -> str:
+        """One line for people; so for all answers."""
+        return f"{target} has all of {self.fetched.name} {self.fetched.tip[:7]}"
+
 
 @dataclass(frozen=True)
 class Offered:
@@ -66,6 +70,11 @@ class Offered:
     commits: int  # of upstream that the target lacks
     same_as: tuple[str, str] | None  # (upstream's commit, ours) that were seen to be the same
 
+    def says(self, target: str) -> str:
+        many = f"{self.commits} commit{'s' if self.commits != 1 else ''}"
+        where = f"{self.fetched.name} {self.fetched.tip[:7]}"
+        return f"{where}: {many} that {target} lacks, queued as {self.entry.task}"
+
 
 @dataclass(frozen=True)
 class Waits:
@@ -75,6 +84,10 @@ class Waits:
     task: str
     state: State
 
+    def says(self, target: str) -> str:
+        where = f"{self.fetched.name} {self.fetched.tip[:7]}"
+        return f"{where} waits: {self.task} is {self.state.value}"
+
 
 @dataclass(frozen=True)
 class Rewritten:
@@ -83,12 +96,20 @@ class Rewritten:
     fetched: Fetched
     known: str
 
+    def says(self, target: str) -> str:
+        return (
+            f"{self.fetched.name} was rewritten: it lacks {self.known[:7]}, which it had before; "
+            f"nothing was taken"
+        )
+
 
 Sync = UpToDate | Offered | Waits | Rewritten
 
 
-def fetch(work: Workspace) -> Fetched:
+def fetch(work: Workspace, is_unwanted: Callable[[], bool] | None = None) -> Fetched:
     """Bring the commits of the upstream branch into the hub; no ref moves.
+
+    `is_unwanted` is asked now and then; its yes ends the conversation.
 
     Raises:
         UsageError: the checkout has no such remote.
@@ -97,7 +118,7 @@ def fetch(work: Workspace) -> Fetched:
     """
     settings = work.config.upstream
     branch = settings.branch or work.config.target
-    remote = remotes.find_remote(work.checkout, settings.remote)
+    remote = remotes.find_remote(work.checkout, settings.remote, is_unwanted)
     tip = remotes.fetch(work.ledger.hub, remote, branch)
     if tip is None:
         raise SwarmError(

@@ -16,19 +16,26 @@ from typing import Any
 
 import click
 
+from swarm import hand, upstream
+from swarm import push as pushing
+from swarm import revert as reverting
 from swarm.adopt import REMOTE, bring_in, is_our_remote, refuse_state_folder
+from swarm.cli.gate import Say, settle_change
 from swarm.config import shown
-from swarm.errors import Exit, SwarmError
+from swarm.errors import Exit, SwarmError, UsageError
 from swarm.ledger.view import State
 from swarm.output import plural
 from swarm.plumbing import checkout as user
 from swarm.plumbing.git import Git
+from swarm.task import load_id
 from swarm.trailers import one_line
 from swarm.workspace import Workspace, opened
 
 MOST_LANDED = 30  # commits named by `pull`; then a count
 MOST_STASHED = 8  # files named in a command; then all of them go
 MOST_SAID = 20  # lines of a command's output
+
+Record = dict[str, Any]  # what `--json` prints
 
 
 @click.command()
@@ -144,13 +151,11 @@ def sync(rewritten: bool, no_wait: bool, as_json: bool) -> int:
 
     Exit 1: it waits for you, and what is printed says for what.
     """
-    from swarm import upstream
-
     with opened() as work:
         say = _quiet if as_json else click.echo
         fetched = upstream.fetch(work)
         answer = upstream.bring(work, fetched, is_rewrite_meant=rewritten)
-        record: dict[str, Any] = {"schema": "swarm.sync/1", "upstream": fetched.name}
+        record: Record = {"schema": "swarm.sync/1", "upstream": fetched.name}
         record |= {"tip": fetched.tip, "task": None, "state": None, "worktree": None}
         name, target = f"{fetched.name} {fetched.tip[:7]}", work.config.target
         code = Exit.YES
@@ -168,13 +173,10 @@ def sync(rewritten: bool, no_wait: bool, as_json: bool) -> int:
                     hint="swarm sync --rewritten",
                 )
             case upstream.Waits(_, task, state):
+                record |= {"result": "waits", "task": task, "state": state.value}
                 if state is State.QUEUED and not no_wait:
-                    code = _finish(work, task, fetched, record, say)
-                else:
-                    record |= {"result": "waits", "task": task, "state": state.value}
-                    for line in _waits(work, task, state):
-                        say(line)
-                    code = Exit.NO
+                    state = _await(work, task, record, say)
+                code = _end_sync(work, task, state, fetched, record, say)
             case upstream.Offered(_, entry, commits, same):
                 say(f"sync      {name}: {plural(commits, 'commit')} that {target} lacks")
                 if same is not None:
@@ -182,7 +184,8 @@ def sync(rewritten: bool, no_wait: bool, as_json: bool) -> int:
                 say(f"queued    {entry.task}")
                 record |= {"result": "queued", "task": entry.task, "state": "queued"}
                 if not no_wait:
-                    code = _finish(work, entry.task, fetched, record, say)
+                    state = _await(work, entry.task, record, say)
+                    code = _end_sync(work, entry.task, state, fetched, record, say)
         if as_json:
             click.echo(json.dumps(record))
         return int(code)
@@ -192,32 +195,57 @@ def _quiet(line: str) -> None:
     """Who wants JSON wants nothing else."""
 
 
-def _finish(work: Workspace, task: str, fetched: Any, record: dict[str, Any], say: Any) -> Exit:
-    """Wait for the gate's word; where both sides conflict open a worktree with both in it."""
-    from swarm.cli.gate import settle_change
-
+def _await(work: Workspace, task: str, record: Record, say: Say) -> State:
+    """The gate's word on a change of ours."""
     state = settle_change(work, task, say)
     record |= {"result": state.value, "task": task, "state": state.value}
-    target, view = work.config.target, work.ledger.view()
-    if state is State.LANDED:
-        say(f"{target} {view.target[:7]} has all of {fetched.name} {fetched.tip[:7]}")
-        return Exit.YES
-    attempts = view.attempts(task)
-    last = attempts.last if attempts is not None else None
-    if state is State.OPEN and last is not None and last.outcome == "conflict":
-        from swarm import hand
+    return state
 
-        joined = hand.join(work, work.checkout, task, None)
-        if isinstance(joined, hand.Joined):
-            record |= {"result": "conflict", "worktree": str(joined.worktree)}
-            say(f"conflict  {task}   in {one_line(', '.join(joined.conflicted[:5]), 80)}")
-            say(f"worktree  {joined.worktree}   both sides are in it, with markers")
-            say(f"next      cd {shlex.quote(str(joined.worktree))}")
-            say("          resolve, commit if you like, then there:  swarm submit")
-            return Exit.NO
+
+def _end(work: Workspace, task: str, state: State, say: Say) -> Exit:
+    """Say what a change waits for, unless it has landed."""
+    if state is State.LANDED:
+        return Exit.YES
     for line in _waits(work, task, state):
         say(line)
     return Exit.NO
+
+
+def _end_sync(
+    work: Workspace,
+    task: str,
+    state: State,
+    fetched: upstream.Fetched,
+    record: Record,
+    say: Say,
+) -> Exit:
+    """The same; where both sides conflict a worktree is opened with both in it."""
+    if state is State.LANDED:
+        tip = work.ledger.hub.tip(work.config.target)
+        say(f"{work.config.target} {tip[:7]} has all of {fetched.name} {fetched.tip[:7]}")
+    elif state is State.OPEN and _is_in_conflict(work, task):
+        joined = hand.join(work, work.checkout, task, None)
+        if isinstance(joined, hand.Joined):
+            record |= {"result": "conflict", "worktree": str(joined.worktree)}
+            for line in _both_sides(task, joined):
+                say(line)
+            return Exit.NO
+    return _end(work, task, state, say)
+
+
+def _is_in_conflict(work: Workspace, task: str) -> bool:
+    attempts = work.ledger.view().attempts(task)
+    last = attempts.last if attempts is not None else None
+    return last is not None and last.outcome == "conflict"
+
+
+def _both_sides(task: str, joined: hand.Joined) -> list[str]:
+    return [
+        f"conflict  {task}   in {one_line(', '.join(joined.conflicted[:5]), 80)}",
+        f"worktree  {joined.worktree}   both sides are in it, with markers",
+        f"next      cd {shlex.quote(str(joined.worktree))}",
+        "          resolve, commit if you like, then there:  swarm submit",
+    ]
 
 
 def _waits(work: Workspace, task: str, state: State) -> list[str]:
@@ -254,8 +282,6 @@ def _waits(work: Workspace, task: str, state: State) -> list[str]:
 @_as_json
 def push(branch: str | None, is_request: bool, as_json: bool) -> int:
     """Give what landed to a branch of the upstream remote; never forced."""
-    from swarm import push as pushing
-
     with opened() as work:
         say = _quiet if as_json else click.echo
         if is_request:
@@ -275,7 +301,7 @@ def push(branch: str | None, is_request: bool, as_json: bool) -> int:
             say(f"pushed    {where} {answer.new[:7]}, a new branch")
         else:
             say(f"pushed    {where} {answer.old[:7]} -> {answer.new[:7]}")
-        record: dict[str, Any] = {"schema": "swarm.push/1", "remote": answer.remote}
+        record: Record = {"schema": "swarm.push/1", "remote": answer.remote}
         record |= {"branch": name, "old": answer.old, "new": answer.new, "request": None}
         code = Exit.YES
         if is_request:
@@ -285,9 +311,7 @@ def push(branch: str | None, is_request: bool, as_json: bool) -> int:
         return int(code)
 
 
-def _request(work: Workspace, delivered: Any, record: dict[str, Any], say: Any) -> Exit:
-    from swarm import push as pushing
-
+def _request(work: Workspace, delivered: pushing.Delivered, record: Record, say: Say) -> Exit:
     match pushing.ask(work, delivered):
         case pushing.AskedBefore():
             record["request"] = "before"
@@ -304,3 +328,83 @@ def _request(work: Workspace, delivered: Any, record: dict[str, Any], say: Any) 
             say(f"next      swarm push --branch {shlex.quote(delivered.branch)} --pr")
             return Exit.NO
     return Exit.YES
+
+
+# Back
+
+
+@click.command()
+@click.argument("names", metavar="[TASK...]", nargs=-1)
+@click.option("--run", "run_", metavar="RUN", help="All that landed of a run: r7.")
+@click.option("--no-wait", is_flag=True, help="Leave the change in the queue.")
+@_as_json
+def revert(names: tuple[str, ...], run_: str | None, no_wait: bool, as_json: bool) -> int:
+    """Take landings back, newest first, with one change that is checked like any other.
+
+    What was undone stays `landed`: its history says what happened.
+    """
+    if bool(names) == bool(run_):
+        raise UsageError("name tasks, or a run", hint="swarm revert TASK\nswarm revert --run r1")
+    with opened() as work:
+        say = _quiet if as_json else click.echo
+        if run_ is not None:
+            tasks = reverting.landed_in(work.ledger, run_)
+            if not tasks:
+                raise SwarmError(f"nothing of {run_} has landed", hint="swarm log")
+        else:
+            tasks = [load_id(work.ledger, name) for name in names]
+        view = work.ledger.view()
+        for task, state, need in reverting.dependants(work.ledger, view, tasks):
+            stays = "; it stays" if state is State.LANDED else ""
+            say(f"needs     {task}   needs {need}, {state.value}{stays}")
+        answer = reverting.revert(work, tasks)
+        record: Record = {"schema": "swarm.revert/1", "task": None, "undoes": []}
+        code = Exit.YES
+        match answer:
+            case reverting.NotLanded(task, state):
+                raise SwarmError(
+                    f"{task} is {state.value}: nothing of it is in {work.config.target}",
+                    hint=f"swarm show {task}",
+                )
+            case reverting.Entangled(task, paths, later):
+                raise _entangled(task, paths, later, tasks)
+            case reverting.NothingLeft(undone):
+                record |= {"result": "nothing_left"}
+                say(f"{work.config.target} has nothing of {', '.join(undone[:5])} any more")
+            case reverting.OnItsWay(task, state, undoes):
+                record |= {"result": "waits", "task": task, "undoes": list(undoes)}
+                if state is State.QUEUED and not no_wait:
+                    state = _await(work, task, record, say)
+                code = _end(work, task, state, say)
+            case reverting.Offered(entry, undoes, left):
+                record |= {"result": "queued", "task": entry.task, "undoes": list(undoes)}
+                for task in undoes:
+                    done = view.done(task)
+                    say(f"undoes    {task}   {(done.landed or '')[:7] if done else ''}")
+                for task in left:
+                    say(f"left      {task}   nothing of it is in {work.config.target} any more")
+                word = "held" if entry.is_held else "queued"
+                stat = f"{plural(entry.files, 'file')} +{entry.insertions} -{entry.deletions}"
+                say(f"{word:<9} {entry.task}   {stat}")
+                if not no_wait:
+                    state = _await(work, entry.task, record, say)
+                    code = _end(work, entry.task, state, say)
+        if as_json:
+            click.echo(json.dumps(record))
+        return int(code)
+
+
+def _entangled(
+    task: str, paths: Sequence[str], later: Sequence[str], tasks: Sequence[str]
+) -> SwarmError:
+    """Later work stands on the same lines: what can be typed instead."""
+    named = ", ".join(shown(path) for path in paths[:5])
+    others = [name for name in later if name not in tasks]
+    ask = f'swarm task add "Undo {task}" -m "Take back what task {task} changed in {named}"'
+    hints = [f"swarm revert {' '.join([*others[:8], *tasks])}"] if others else []
+    by = f" by {', '.join(others[:5])}" if others else ""
+    return SwarmError(
+        f"{task} cannot be undone by itself: {named} was changed again{by}",
+        why="nothing was added; undo those too, or let somebody take it out by hand",
+        hint="\n".join([*hints, ask]),
+    )

@@ -105,13 +105,9 @@ def settle_change(work: Workspace, task: str, say: Say) -> State:
         for the_gate in steps:
             view = work.ledger.view()
             state = view.state(task)
-            if state is not State.QUEUED or the_gate.job is not None:
-                if state is not State.QUEUED:
-                    return state
-                continue
-            if the_gate.claim is not None and not the_gate.can_take(view, task):
+            if state is not State.QUEUED:
                 return state
-            if the_gate.claim is None and view.gate().paused is not None:
+            if the_gate.job is None and not the_gate.can_take(view, task):
                 return state
     raise AssertionError("a gate that is tended never ends by itself")
 

@@ -43,6 +43,7 @@ class Order:
     allow_red: bool = False
     keep_going: bool = False
     command: tuple[str, ...] = ()  # the words after `--`
+    verb: str = "swarm run"  # what a hint begins with
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,31 @@ def prepare(work: Workspace, order: Order) -> Ready:
     )
 
 
+def prepare_one(work: Workspace, order: Order) -> Ready:
+    """The same for one attempt that is no run: nothing of it lands, so that no check need be there.
+
+    Raises:
+        SwarmError: the first thing that is wrong.
+    """
+    config = work.config
+    refuse_unsupported(config)
+    adapter = _find_adapter(work, order)
+    argv = _command_line(work, order, adapter)
+    _try_environment(work, 1)
+    limits = [key for key in _unenforced(config, adapter) if key.startswith("[limits]")]
+    return Ready(
+        order=order,
+        adapter=adapter,
+        argv=tuple(argv),
+        version=_version(adapter, argv[0]),
+        slots=1,
+        roles=(),
+        drafts=(),
+        template=None,
+        unenforced=tuple(limits),
+    )
+
+
 def refuse_unsupported(config: Config) -> None:
     """
     Raises:
@@ -118,19 +144,17 @@ def _unenforced(config: Config, adapter: adapters.Adapter) -> Iterator[str]:
             yield f"[limits] {key}"
     if gate.slots > 1 or gate.strategy in ("batch", "speculate"):
         yield "[gate] slots, strategy: changes are judged one at a time"
-    if config.upstream.every is not None:
-        yield "[upstream] every"
 
 
 def _find_adapter(work: Workspace, order: Order) -> adapters.Adapter:
     name = order.agent or ("command" if order.command else None) or work.config.run.agent
     if name is not None:
         return adapters.load(name, work.checkout)
-    count = f" -n {order.slots}" if order.slots else ""
+    typed = order.verb + (f" -n {order.slots}" if order.slots else "")
     raise UsageError(
         "no agent named",
         why=f"found on PATH: {_found_on_path()}",
-        hint=f"swarm run{count} --agent claude\nswarm run{count} -- ./my-agent.sh",
+        hint=f"{typed} --agent claude\n{typed} -- ./my-agent.sh",
     )
 
 
@@ -174,7 +198,7 @@ def _command_line(work: Workspace, order: Order, adapter: adapters.Adapter) -> l
             why=f"{error.why or ''}\nfound on PATH: {_found_on_path()}".strip(),
             hint=f"install {adapter.program}, or name another agent"
             if adapter.program
-            else "give its path: swarm run -- ./my-agent.sh",
+            else f"give its path: {order.verb} -- ./my-agent.sh",
         ) from error
 
 
@@ -312,7 +336,7 @@ def limits_line(config: Config) -> str:
 def notes(work: Workspace, ready: Ready, taken: Taken) -> list[str]:
     """What a person would want to have been told before: one line each."""
     found = [f"not enforced by this version: {key}" for key in ready.unenforced]
-    found += _uncommitted(work)
+    found += uncommitted(work)
     for names, what in (
         (taken.waiting, "changed while being worked on; used from the next attempt on"),
         (taken.ended, "changed, but ended already; nothing is done (swarm task reopen)"),
@@ -323,7 +347,8 @@ def notes(work: Workspace, ready: Ready, taken: Taken) -> list[str]:
     return found
 
 
-def _uncommitted(work: Workspace) -> list[str]:
+def uncommitted(work: Workspace) -> list[str]:
+    """What agents will not see of the checkout: a line each."""
     look = user.look(work.checkout)
     config = work.config
     own = ("swarm.toml", ".worktreeinclude", f"{config.tasks}/", ".swarm/")

@@ -20,7 +20,7 @@ from swarm.adopt import bring_in
 from swarm.cli.live import Follower, Screen, Signals, Stopped, screen, stopped_lines
 from swarm.cli.pipe import outlive_readers
 from swarm.cli.ready import Order, Ready, agent_lines, limits_line, notes, plan_lines, prepare
-from swarm.cli.verbs import VERBS
+from swarm.config import fill_branch
 from swarm.errors import Exit, GitFault, TargetRed
 from swarm.gate import Gate
 from swarm.ids import new_nonce, span_text
@@ -35,6 +35,7 @@ from swarm.reconcile import Report
 from swarm.supervisor import End, Supervisor
 from swarm.task import LateEdits, take_plan
 from swarm.trailers import one_line
+from swarm.upstream import Offered
 from swarm.workspace import Workspace, opened
 
 DRAW_EVERY = timedelta(seconds=0.5)
@@ -155,6 +156,8 @@ def launch(
     try:
         for line in _healed(supervisor.heal()):
             where.say(line)
+        if config.upstream.every is not None:
+            _sync(work, supervisor, where, signals)
         _judge_target(work, ready, supervisor, where, signals, usual)
     except BaseException as error:
         where.close()
@@ -220,6 +223,22 @@ def _healed(report: Report) -> list[str]:
         lines.append(f"healed    a run was killed: {heeded.task} parked, work kept: {why}")
     lines += [f"warning   {kept}" for kept in report.kept]
     return lines
+
+
+def _sync(work: Workspace, supervisor: Supervisor, where: Screen, signals: Signals) -> None:
+    """Bring upstream in, and say what became of it."""
+
+    def on_wait() -> None:
+        if signals.wants_drain:
+            raise KeyboardInterrupt
+
+    answer = supervisor.sync_first(on_wait)
+    if answer is None:
+        return
+    where.say(f"sync      {answer.says(work.config.target)}")
+    if isinstance(answer, Offered):
+        state = work.ledger.view().state(answer.entry.task)
+        where.say(f"{state.value:<9} {answer.entry.task}")
 
 
 def _judge_target(
@@ -343,6 +362,14 @@ def take_lines(work: Workspace, ended: Ended) -> list[str]:
     lines = [
         f"take it     swarm pull       your {target} {head[:7]} -> {ended.new[:7]} (fast-forward)"
     ]
-    if "push" in VERBS:
-        lines.append("as a PR     swarm push --pr")
-    return lines
+    return lines + _give_lines(work, ended)
+
+
+def _give_lines(work: Workspace, ended: Ended) -> list[str]:
+    """How to give what landed to the team, where there is one."""
+    upstream = work.config.upstream
+    if upstream.remote not in user.remotes(work.checkout):
+        return []
+    branch = fill_branch(upstream.push_branch, run=ended.name, target=work.config.target)
+    command = "swarm push --pr" if upstream.pr else "swarm push"
+    return [f"as a PR     {command:<16} branch {branch} on {upstream.remote}"]

@@ -94,6 +94,11 @@ class HoldReason(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     approved_at: datetime | None = None
     is_left_out: bool = False  # the paths are in a rescue ref alone; else in what would land
 
+    @property
+    def is_answered_before(self) -> bool:
+        """The command that made the change was the person's word: it has never waited."""
+        return self.approved_at == self.at
+
 
 class LeftByAgent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What sealing added for the agent."""
@@ -131,8 +136,8 @@ class QueueEntry(Record, frozen=True, kw_only=True):
 
     @property
     def reasons(self) -> list[Hold]:
-        """Why it was or is held, each once; without what was answered before it could be."""
-        return list(dict.fromkeys(h.reason for h in self.hold or () if h.approved_at != h.at))
+        """Why it was or is held, each once."""
+        return list(dict.fromkeys(h.reason for h in self.hold or () if not h.is_answered_before))
 
 
 class Strike(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -174,7 +179,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     text: str
     by: str
     at: datetime
-    question: str | None = None  # of the attempt that it answers
+    token: int  # of the last attempt then: later ones have read it
+    question: str | None = None  # of that attempt, which it answers
 
 
 class Attempts(Record, frozen=True, kw_only=True):

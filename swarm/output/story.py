@@ -10,9 +10,21 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from swarm.output.events import OUTCOMES
-from swarm.output.words import WIDTH, beside, clock, cut, for_text, plural, table, wrapped
+from swarm.output.words import (
+    WIDTH,
+    beside,
+    clean,
+    clock,
+    cut,
+    for_text,
+    plural,
+    table,
+    wrapped,
+)
 from swarm.overview import AttemptLine, CheckLine, NeedLine, Story
 from swarm.trailers import one_line
+
+MOST_ASKED = 100  # lines of a question
 
 
 def render_story(story: Story) -> list[str]:
@@ -29,7 +41,7 @@ def render_story(story: Story) -> list[str]:
     return [*lines, *_turns(story), "", *_story_foot(story)]
 
 
-_TURNS = ("edited", "parked", "reopened", "cancelled", "lost")
+_TURNS = ("edited", "parked", "told", "reopened", "cancelled", "lost")
 
 
 def _turns(story: Story) -> Iterator[str]:
@@ -65,7 +77,17 @@ def _story_head(story: Story) -> Iterator[str]:
     if story.why:
         yield from _field("why", one_line(story.why))
     if story.question:
-        yield from _field("asks", f'"{one_line(story.question)}"')
+        yield from _question_lines(story.task, story.question)
+
+
+def _question_lines(task: str, question: str) -> Iterator[str]:
+    """The whole question: whoever answers it reads it here."""
+    asked = [part for line in question.split("\n") for part in wrapped(clean(line), WIDTH - 12)]
+    for number, line in enumerate(asked[:MOST_ASKED]):
+        yield f"  {'asks' if number == 0 else '':<9} {line}".rstrip()
+    if len(asked) > MOST_ASKED:
+        yield f"  {'':<9} and {len(asked) - MOST_ASKED} lines more: --json"
+    yield f'  {"answer":<9} swarm tell {task} "..."'
 
 
 def _need_text(need: NeedLine, now: datetime) -> str:
@@ -114,6 +136,8 @@ def _attempt_lines(story: Story, attempt: AttemptLine, later: AttemptLine | None
             text += f"; {left.uncommitted} uncommitted, {left.untracked} untracked sealed by swarm"
         yield _fact("sealed", text)
     for hold in attempt.hold:
+        if hold.is_answered_before:
+            continue
         how = "approved" if hold.approved_at is not None else "waits for a person"
         paths = f": {', '.join(hold.paths[:3])}" if hold.paths else ""
         yield _fact("held", f"{hold.reason}{paths}; {how}")
@@ -132,7 +156,7 @@ def _attempt_lines(story: Story, attempt: AttemptLine, later: AttemptLine | None
         text = f"{attempt.landed[:7]} = {story.target} {(attempt.previous or '')[:7]}"
         yield _fact("landed", f"{text} + {(attempt.head or '')[:7]}; {attempt.message}")
     elif attempt.outcome is not None:
-        yield _fact("ended", attempt.message)
+        yield _fact("asked" if attempt.question is not None else "ended", attempt.message)
     for ref in attempt.rescued:
         yield _fact("kept", ref)
     if later is not None and attempt.outcome is not None:
@@ -196,4 +220,10 @@ def _story_foot(story: Story) -> Iterator[str]:
         if last.folder is not None:
             yield f"  {'files':<9} {one_line(last.folder)}"
             yield from _field("", one_line(" ".join(last.holds)))
+    if story.undone_by:
+        yield from _field("undone", f"by {', '.join(story.undone_by)}")
+    elif story.landed is not None:
+        yield from _field("undo", f"swarm revert {story.task}")
+    if story.undoes:
+        yield from _field("undoes", one_line(" ".join(story.undoes)))
     yield f"  {'source':<9} {plural(len(story.events), 'event')}; ledger {story.ledger.oid[:7]}"

@@ -13,13 +13,14 @@ from typing import Any
 import msgspec
 
 from swarm.ledger.index import Row
-from swarm.ledger.records import Undecodable
+from swarm.ledger.records import Told, Undecodable
 from swarm.ledger.store import Ledger
 from swarm.ledger.view import State, View
 from swarm.overview.attempts import AttemptLine, attempts_of
 from swarm.overview.events import event_json
 from swarm.overview.moment import Moment, Reading, read_moment, readable
 from swarm.overview.standing import stand
+from swarm.revert import undone_by
 from swarm.task import no_task
 from swarm.workspace import Workspace
 
@@ -56,7 +57,10 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     landed: str | None
     landed_at: datetime | None
     previous: str | None
-    question: str | None
+    undoes: list[str]  # landed tasks that it takes back
+    undone_by: list[str]  # tasks that take it back, oldest first
+    question: str | None  # that waits for an answer
+    told: list[Told]  # what people said since it last landed, oldest first
     work: str | None  # newest saved commit
     attempts: list[AttemptLine]
     events: list[dict[str, Any]]  # swarm.event/1, oldest first
@@ -115,7 +119,10 @@ def story(work: Workspace, task: str) -> Story:
         landed=done.landed if done else None,
         landed_at=done.at if done and done.landed else None,
         previous=done.previous if done else None,
+        undoes=header.undoes if header else [],
+        undone_by=undone_by(view, task) if done and done.landed else [],
         question=parked.question if parked else None,
+        told=attempts.told if attempts else [],
         work=attempts.work.head if attempts and attempts.work else None,
         attempts=attempts_of(moment, task, logged),
         events=[event_json(event) for event in logged],

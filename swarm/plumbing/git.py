@@ -14,13 +14,15 @@ import select
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from swarm.errors import GitFault, HubUnusable
 
 TIME_LIMIT = 120.0  # seconds; a clone of a huge repository passes its own
+_LOOK_SECONDS = 0.5  # between two looks whether a call is still wanted
 _PASSED = ("PATH", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
 # Options that no repository's own configuration may override.
@@ -157,11 +159,15 @@ class Git:
         timeout: float = TIME_LIMIT,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        is_unwanted: Callable[[], bool] | None = None,
     ) -> Result:
         """
+        Args:
+            is_unwanted: asked now and then; its yes ends the call.
+
         Raises:
-            GitFault: an exit code outside `ok`, or no end within `timeout` seconds (its process
-                group is ended first).
+            GitFault: an exit code outside `ok`, or no end within `timeout` seconds or before it
+                was unwanted (its process group is ended first).
         """
         argv = self.argv(*args)
         try:
@@ -178,7 +184,7 @@ class Git:
         except OSError as error:
             raise GitFault(f"git {args[0]} did not start", why=str(error)) from error
         try:
-            out, err = child.communicate(input, timeout=timeout)
+            out, err = _communicate(child, input, timeout, is_unwanted)
         except subprocess.TimeoutExpired:
             end_group(child)
             raise GitFault(
@@ -198,6 +204,31 @@ class Git:
                 why=result.complaint or result.text[-500:] or None,
             )
         return result
+
+
+def _communicate(
+    child: subprocess.Popen[bytes],
+    input: bytes | None,
+    timeout: float,
+    is_unwanted: Callable[[], bool] | None,
+) -> tuple[bytes, bytes]:
+    """
+    Raises:
+        TimeoutExpired: the time is over; the child still runs.
+        GitFault: it was unwanted before that; the child has ended.
+    """
+    if is_unwanted is None:
+        return child.communicate(input, timeout=timeout)
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return child.communicate(input, timeout=_LOOK_SECONDS)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > deadline:
+                raise
+            if is_unwanted():
+                end_group(child)
+                raise GitFault("git was ended: nobody waits for it any more") from None
 
 
 class _Child(subprocess.Popen[bytes]):

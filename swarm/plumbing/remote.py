@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +46,7 @@ class Remote:
     push_url: str = field(repr=False)
     folder: Path  # relative addresses start here
     settings: tuple[tuple[str, str], ...] = field(repr=False)
+    is_unwanted: Callable[[], bool] | None = None  # asked now and then: end the conversation?
 
     def run(self, hub: Hub, *args: str, ok: tuple[int, ...] = (0,)) -> Result:
         """One git call in the hub that may talk to the remote.
@@ -56,7 +57,12 @@ class Remote:
         git = Git(hub.path, config=_PINNED)
         try:
             return git.run(
-                *args, ok=ok, timeout=TIME_LIMIT, env=self._environment(), cwd=self.folder
+                *args,
+                ok=ok,
+                timeout=TIME_LIMIT,
+                env=self._environment(),
+                cwd=self.folder,
+                is_unwanted=self.is_unwanted,
             )
         except GitFault as error:
             raise RemoteUnreachable(
@@ -89,7 +95,9 @@ def without_passwords(text: str) -> str:
     return _PASSWORD.sub("", text)
 
 
-def find_remote(checkout: Path, name: str) -> Remote:
+def find_remote(
+    checkout: Path, name: str, is_unwanted: Callable[[], bool] | None = None
+) -> Remote:
     """
     Raises:
         UsageError: the checkout has no such remote.
@@ -107,7 +115,7 @@ def find_remote(checkout: Path, name: str) -> Remote:
         )
     url, push_url, settings = user.read_remote(checkout, name)
     wanted = tuple((key, value) for key, value in settings if _TRANSPORT.fullmatch(key))
-    return Remote(name, url, push_url, checkout, wanted)
+    return Remote(name, url, push_url, checkout, wanted, is_unwanted)
 
 
 def tip_of(hub: Hub, remote: Remote, branch: str, *, is_push: bool = False) -> str | None:
