@@ -25,7 +25,7 @@ from swarm.ledger.index import Row
 from swarm.ledger.outcome import SAYS, Bounds, conclude, next_start
 from swarm.ledger.records import Attempts, Last, Lock, Outcome, Undecodable, Work
 from swarm.ledger.store import Draft, Ledger, refuse
-from swarm.ledger.view import State, View
+from swarm.ledger.view import State, View, readable
 from swarm.plumbing.refs import Move
 from swarm.scope import overlap
 from swarm.similar import near
@@ -477,10 +477,7 @@ def find_claim(ledger: Ledger, task: str) -> Claimed | None:
 
 def find_lock(view: View, task: str) -> Lock | None:
     """The claim's lock, or None when there is none or it does not decode."""
-    try:
-        return view.lock(task)
-    except Undecodable:
-        return None
+    return readable(view.lock, task)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ from swarm.ledger import records
 from swarm.ledger.events import KINDS, folder_of
 from swarm.ledger.records import Landing, Undecodable, Verdict, VerdictValue
 from swarm.ledger.store import Ledger
-from swarm.ledger.view import State, View
+from swarm.ledger.view import State, View, readable
 from swarm.plumbing.hub import LEDGER, RESCUE, WORK, branch_ref
 from swarm.slot import Occupant
 from swarm.trailers import Message, of_commit
@@ -323,10 +323,10 @@ class Checker:
             self._add(1, f"{path} does not decode: {error}", event.oid, path)
 
     def _check_attempts(self, event: _Event, task: str, now: State) -> None:
-        attempts = _read(event.after.attempts, task)
-        lock = _read(event.after.lock, task)
-        entry = _read(event.after.entry, task)
-        had = _read(event.before.attempts, task) if event.before is not None else None
+        attempts = readable(event.after.attempts, task)
+        lock = readable(event.after.lock, task)
+        entry = readable(event.after.entry, task)
+        had = readable(event.before.attempts, task) if event.before is not None else None
         if attempts is None:
             if event.after.blob_id(records.attempts_path(task)) is not None:
                 return  # it does not decode, which is told by its path
@@ -351,7 +351,7 @@ class Checker:
 
     def _check_holder(self, event: _Event, task: str) -> None:
         holders = self._seen.holders
-        lock = _read(event.after.lock, task)
+        lock = readable(event.after.lock, task)
         holders.pop(task, None)
         if lock is None:
             return
@@ -368,7 +368,7 @@ class Checker:
             if token <= self._seen.tokens.get(task, 0):
                 self._add(2, f"token {token} of {task} was given before", event.oid, task)
         if event.kind in _BY_HOLDER and event.before is not None:
-            lock = _read(event.before.lock, task)
+            lock = readable(event.before.lock, task)
             if lock is not None and event.facts.get("Swarm-Token") != str(lock.token):
                 what = f"{event.kind} of {task} by a holder of an older claim"
                 self._add(6, what, event.oid, task)
@@ -410,7 +410,7 @@ class Checker:
 
     def _check_landed(self, event: _Event) -> None:
         """Invariants 3, 4 and 12: what landed is what was checked, on what it was built on."""
-        done = _read(event.after.done, event.task)
+        done = readable(event.after.done, event.task)
         if done is None or done.landed is None or done.previous is None:
             self._add(9, f"{event.task} landed without a landing commit", event.oid)
             return
@@ -603,7 +603,7 @@ def _told(event: _Event) -> Iterator[tuple[str, str | None, str | None]]:
 
     match event.kind:
         case "claimed":
-            lock = _read(after.lock, task)
+            lock = readable(after.lock, task)
             if lock is not None:
                 yield "Swarm-Nonce", facts.get("Swarm-Nonce", ""), lock.nonce
                 yield "Swarm-Token", facts.get("Swarm-Token", ""), str(lock.token)
@@ -612,14 +612,14 @@ def _told(event: _Event) -> Iterator[tuple[str, str | None, str | None]]:
                 yield pair("Swarm-Start", lock.start)
                 yield pair("Swarm-Merge", lock.merge)
         case "sealed":
-            entry = _read(after.entry, task)
+            entry = readable(after.entry, task)
             if entry is not None:
                 yield "Swarm-Head", facts.get("Swarm-Head", ""), entry.head
                 yield pair("Swarm-Base", entry.base)
                 yield pair("Swarm-Lock", entry.lock)
                 yield pair("Swarm-Token", entry.token)
         case "landed":
-            done = _read(after.done, task)
+            done = readable(after.done, task)
             if done is not None:
                 yield "Swarm-Landed", facts.get("Swarm-Landed", ""), done.landed
                 yield pair("Swarm-Previous", done.previous)
@@ -627,18 +627,18 @@ def _told(event: _Event) -> Iterator[tuple[str, str | None, str | None]]:
                 yield pair("Swarm-Tree", done.tree)
                 yield pair("Swarm-Token", done.token)
         case "released" | "expired" | "ejected" | "rejected":
-            attempts = _read(after.attempts, task)
+            attempts = readable(after.attempts, task)
             if attempts is not None and attempts.last is not None:
                 yield pair("Swarm-Outcome", attempts.last.outcome)
                 yield pair("Swarm-Token", attempts.last.token)
                 yield pair("Swarm-Work", attempts.work.head if attempts.work else None)
         case "told":
-            attempts = _read(after.attempts, task)
+            attempts = readable(after.attempts, task)
             if attempts is not None and attempts.told:
                 yield pair("Swarm-By", attempts.told[-1].by)
                 yield pair("Swarm-Token", attempts.token)
         case "parked":
-            parked = _read(after.parked, task)
+            parked = readable(after.parked, task)
             yield pair("Swarm-Reason", parked.reason if parked else None)
         case "checked":
             for path, (_, new) in event.changes.items():
@@ -662,14 +662,6 @@ def _told(event: _Event) -> Iterator[tuple[str, str | None, str | None]]:
             gate = _decoded(records.Gate, after.raw(records.GATE_PATH) or b"")
             yield pair("Swarm-Gate", gate.token if gate else None)
             yield pair("Swarm-Runner", gate.runner if gate else None)
-
-
-def _read(get: Callable[[str], R | None], task: str) -> R | None:
-    """A record that may not decode; that it does not is told elsewhere."""
-    try:
-        return get(task)
-    except Undecodable:
-        return None
 
 
 def _decoded(kind: type[R], data: bytes) -> R | None:

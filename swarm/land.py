@@ -7,14 +7,12 @@ that slept changes nothing.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
 
 import msgspec
 
@@ -38,14 +36,12 @@ from swarm.ledger.records import (
     Verdict,
 )
 from swarm.ledger.store import Draft, Ledger, refuse
-from swarm.ledger.view import View
+from swarm.ledger.view import View, readable
 from swarm.merge import Candidate
 from swarm.plumbing.hub import LEDGER, Hub, branch_ref
 from swarm.plumbing.refs import Move
-from swarm.scope import outside
+from swarm.scope import outside, protected
 from swarm.slot import has_markers
-
-R = TypeVar("R", bound=msgspec.Struct)
 
 KEPT_VERDICTS = 64  # in the present; older ones are in the ledger's history
 RECENT_LANDINGS = 300  # how far back the blob guard looks
@@ -286,8 +282,20 @@ def may_land(view: View, task: str) -> bool:
 def may_mend(view: View, task: str) -> bool:
     """May it make a red target green, although it is no repair: what upstream has, or a landing
     taken back?"""
-    found = _find(view.task, task)
+    found = readable(view.task, task)
     return found is not None and (found.header.joins_history or bool(found.header.undoes))
+
+
+def is_judged_held(entry: QueueEntry) -> bool:
+    """Is it judged while a person's word is missing, so that what is read is green?
+
+    Its checks run what the checks of any change run. But not when it brings what looks like a
+    secret: what a check prints is kept in the ledger and told to agents.
+    """
+    return entry.is_held and not any(
+        hold.reason == "secret" and hold.approved_at is None and not hold.is_left_out
+        for hold in entry.hold or ()
+    )
 
 
 def _stale_reason(view: View, candidate: Candidate) -> str | None:
@@ -349,9 +357,9 @@ def landed_events(view: View, landing: Landing) -> tuple[Event, ...]:
     events: list[Event] = []
     for number, change in enumerate(landing.changes, 1):
         # It is in the target whatever became of these records: damage must not keep it unsaid.
-        lock = _find(view.lock, change.task)
-        attempts = _find(view.attempts, change.task)
-        entry = _find(view.entry, change.task)
+        lock = readable(view.lock, change.task)
+        attempts = readable(view.attempts, change.task)
+        entry = readable(view.entry, change.task)
         done = Done(
             task=change.task,
             result="landed",
@@ -407,17 +415,11 @@ def _seconds(view: View, change: LandingChange) -> float | None:
     """How long the checks that it rests on ran; None: not known of all of them."""
     total = 0.0
     for key in change.verdicts:
-        verdict = _find(view.verdict, key)
+        verdict = readable(view.verdict, key)
         if verdict is None or not verdict.runs:
             return None
         total += verdict.runs[-1].seconds
     return total if change.verdicts else None
-
-
-def _find(read: Callable[[str], R | None], task: str) -> R | None:
-    with contextlib.suppress(records.Undecodable):
-        return read(task)
-    return None
 
 
 def _reset(view: View, attempts: Attempts) -> Attempts:
@@ -492,6 +494,11 @@ def guard(
         strays = outside(landed, declared)
         if strays:
             found.append(("scope", strays))
+    guarded = protected(landed, rules.protect)  # the target may have moved a path there since
+    if guarded:
+        found.append(("protected", guarded))
+    if rules.review == "all":  # it may have been sealed before a person asked for that
+        found.append(("review", []))
     known = {hold.reason for hold in entry.hold or ()}
     return [
         msgspec.convert({"reason": reason, "paths": paths, "at": entry.sealed_at}, HoldReason)

@@ -283,23 +283,19 @@ def _refuse_others(scene: _Scene, ledger: Ledger) -> None:
     if view is None:
         return
     lease = scene.config.claims.lease.total_seconds()
-    holders = [
-        Holder(run.runner, run.runner, run.boot_id, run.started_monotonic_seconds)
-        for run in view.runs()
-        if run.state != "ended"
-    ]
+    holders = [Holder.of(run) for run in view.runs() if run.state != "ended"]
     with contextlib.suppress(HubUnusable):  # damaged: flocks, runs and claims say who lives
         gate = view.gate()
         if gate.runner is not None:
-            since = gate.taken_monotonic_seconds or 0.0
-            holders.append(Holder(gate.runner, gate.runner, gate.boot_id or "", since))
+            holders.append(Holder.of(gate))
             lease = max(lease, gate.lease_seconds or 0.0)
     layout = scene.layout
     found = signs(ledger.hub, holders, layout.runs, layout.cache, ledger.clock)
-    for runner, sign in found.items():
+    for holder in holders:
+        sign = found[holder.nonce]
         if sign.age_seconds <= lease:
             raise SwarmError(
-                f"{runner} may still work with {ledger.hub.path}",
+                f"{holder.runner} may still work with {ledger.hub.path}",
                 why=f"{sign.says()}; it counts as alive for {lease:.0f} s",
                 hint="swarm status",
             )

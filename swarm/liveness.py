@@ -18,6 +18,7 @@ from typing import Literal
 
 from swarm.errors import GitFault, HubUnusable
 from swarm.ledger.clock import Clock
+from swarm.ledger.records import Gate, Lock, Run
 from swarm.plumbing.hub import BEATS, Hub
 from swarm.plumbing.refs import Committed, Move
 
@@ -55,6 +56,20 @@ class Holder:
     runner: str
     boot_id: str
     monotonic_seconds: float
+
+    @classmethod
+    def of(cls, record: Lock | Gate | Run) -> Holder:
+        """The holder of a claim, of the gate, which somebody must have, or of a run."""
+        match record:
+            case Lock():
+                since = record.claimed_monotonic_seconds
+                return cls(record.nonce, record.runner, record.boot_id, since)
+            case Gate():
+                since = record.taken_monotonic_seconds or 0.0
+                return cls(record.nonce, record.runner or "", record.boot_id or "", since)
+            case Run():
+                since = record.started_monotonic_seconds
+                return cls(record.runner, record.runner, record.boot_id, since)
 
 
 class Alive:
@@ -202,3 +217,9 @@ def signs(
         for nonce, age in Seen(cache / "seen.json", clock).age(unsure).items():
             found[nonce] = Sign(age, "observed")
     return found
+
+
+def sign_of(hub: Hub, record: Lock | Gate | Run, runs: Path, cache: Path, clock: Clock) -> Sign:
+    """`signs` of one record."""
+    holder = Holder.of(record)
+    return signs(hub, [holder], runs, cache, clock)[holder.nonce]

@@ -15,9 +15,9 @@ from pathlib import Path
 from swarm import faults
 from swarm.change import compare
 from swarm.errors import NotFound
-from swarm.ledger.records import Done, QueueEntry, Task, TaskHeader, Undecodable
+from swarm.ledger.records import Done, QueueEntry, Task, TaskHeader
 from swarm.ledger.store import Draft, Ledger, refuse
-from swarm.ledger.view import State, View
+from swarm.ledger.view import State, View, readable
 from swarm.merge import Attributes, Conflict, merge_trees
 from swarm.offer import Offer, next_id, offered
 from swarm.plumbing.hub import Hub
@@ -139,10 +139,7 @@ def _reverts(view: View) -> Iterator[Task]:
     number = 1
     while view.state(name := f"{PREFIX}-{number}") is not State.ABSENT:
         number += 1
-        try:
-            found = view.task(name)
-        except Undecodable:
-            continue
+        found = readable(view.task, name)
         if found is not None and found.header.undoes:
             yield found
 

@@ -24,7 +24,7 @@ from swarm.ledger.events import Event
 from swarm.ledger.outcome import Bounds
 from swarm.ledger.records import Attempts, Done, Task
 from swarm.ledger.store import Draft, Ledger, refuse
-from swarm.ledger.view import State, View
+from swarm.ledger.view import State, View, readable
 from swarm.similar import nearest
 from swarm.trailers import one_line
 
@@ -122,7 +122,7 @@ def compare(view: View, drafts: Sequence[plan.Draft]) -> Taken:
     """What taking these drafts would do, without doing it."""
     rows: dict[str, list[str]] = {"new": [], "changed": [], "waiting": [], "ended": []}
     for draft in drafts:
-        known = _known(view, draft.id)
+        known = readable(view.task, draft.id)
         if known is None:
             rows["new"].append(draft.id)
         elif plan.to_task(draft, known.header.added_at) != known:
@@ -163,7 +163,7 @@ def take_plan(ledger: Ledger, drafts: Sequence[plan.Draft]) -> Taken:
         if taken.new:
             events.append(added([plan.to_task(by_id[task], view.now) for task in taken.new]))
         for task in taken.changed:
-            known = _known(view, task)
+            known = readable(view.task, task)
             assert known is not None
             events.append(_edited(plan.to_task(by_id[task], known.header.added_at)))
         return Draft(tuple(events), taken)
@@ -241,13 +241,6 @@ def added(tasks: Sequence[Task]) -> Event:
     return Event("added", says, edits, ids[0] if len(ids) == 1 else "")
 
 
-def _known(view: View, task: str) -> Task | None:
-    try:
-        return view.task(task)
-    except records.Undecodable:
-        return None
-
-
 def _edited(task: Task) -> Event:
     edits: dict[str, bytes | None] = {records.task_path(task.id): records.encode_task(task)}
     return Event("edited", f"{task.id} was edited.", edits, task.id)
@@ -272,7 +265,7 @@ def cancel(ledger: Ledger, task: str, why: str, by: str) -> Changed | Refusal:
             return refuse(Refusal(task, f"it is {state.value}", f"swarm show {task}"))
         if view.is_landing(task):
             return refuse(Refusal(task, "it is landing now", f"swarm show {task}"))
-        attempts = _attempts(view, task)
+        attempts = readable(view.attempts, task)
         done = Done(
             task=task,
             result="cancelled",
@@ -308,21 +301,25 @@ def reopen(ledger: Ledger, task: str, by: str) -> Changed | Refusal:
         state = view.state(task)
         if state not in (State.PARKED, State.CANCELLED):
             return refuse(Refusal(task, "it is not parked or cancelled", f"swarm show {task}"))
-        edits: dict[str, bytes | None] = {}
-        for path in (records.parked_path(task), records.done_path(task)):
-            if view.blob_id(path) is not None:
-                edits[path] = None
-        attempts = _attempts(view, task)
-        if attempts is not None:
-            cleared = msgspec.structs.replace(
-                attempts, strikes=[], conflicts=0, expiries=0, retry_at=None
-            )
-            edits[records.attempts_path(task)] = records.encode(cleared)
-        token = attempts.token if attempts else 0
-        event = Event("reopened", f"{by} opens it again.", edits, task, "", token, {"Swarm-By": by})
+        event = reopened(view, task, readable(view.attempts, task), by)
         return Draft((event,), Changed(task, state))
 
     return ledger.append(decide)
+
+
+def reopened(view: View, task: str, attempts: Attempts | None, by: str) -> Event:
+    """The event that opens a parked or cancelled task again, with these attempts behind it."""
+    edits: dict[str, bytes | None] = {}
+    for path in (records.parked_path(task), records.done_path(task)):
+        if view.blob_id(path) is not None:
+            edits[path] = None
+    if attempts is not None:
+        cleared = msgspec.structs.replace(
+            attempts, strikes=[], conflicts=0, expiries=0, retry_at=None
+        )
+        edits[records.attempts_path(task)] = records.encode(cleared)
+    token = attempts.token if attempts else 0
+    return Event("reopened", f"{by} opens it again.", edits, task, "", token, {"Swarm-By": by})
 
 
 def approve(ledger: Ledger, task: str, by: str) -> Changed | Refusal:
@@ -381,10 +378,3 @@ def reject(ledger: Ledger, task: str, why: str, by: str, bounds: Bounds) -> Chan
         return Draft(events, Changed(task, state))
 
     return ledger.append(decide)
-
-
-def _attempts(view: View, task: str) -> Attempts | None:
-    try:
-        return view.attempts(task)
-    except records.Undecodable:
-        return None

@@ -21,6 +21,7 @@ from swarm import push as pushing
 from swarm import revert as reverting
 from swarm.adopt import REMOTE, bring_in, is_our_remote, refuse_state_folder
 from swarm.cli.gate import Say, settle_change
+from swarm.cli.ready import require_checks
 from swarm.config import shown
 from swarm.errors import Exit, SwarmError, UsageError
 from swarm.ledger.view import State
@@ -152,9 +153,14 @@ def sync(rewritten: bool, no_wait: bool, as_json: bool) -> int:
     Exit 1: it waits for you, and what is printed says for what.
     """
     with opened() as work:
+        require_checks(work.config)
         say = _quiet if as_json else click.echo
         fetched = upstream.fetch(work)
         answer = upstream.bring(work, fetched, is_rewrite_meant=rewritten)
+        while isinstance(answer, upstream.Waits) and answer.state is State.QUEUED and not no_wait:
+            if settle_change(work, answer.task, say) is State.QUEUED:
+                break
+            answer = upstream.bring(work, fetched, is_rewrite_meant=rewritten)
         record: Record = {"schema": "swarm.sync/1", "upstream": fetched.name}
         record |= {"tip": fetched.tip, "task": None, "state": None, "worktree": None}
         name, target = f"{fetched.name} {fetched.tip[:7]}", work.config.target
@@ -174,8 +180,6 @@ def sync(rewritten: bool, no_wait: bool, as_json: bool) -> int:
                 )
             case upstream.Waits(_, task, state):
                 record |= {"result": "waits", "task": task, "state": state.value}
-                if state is State.QUEUED and not no_wait:
-                    state = _await(work, task, record, say)
                 code = _end_sync(work, task, state, fetched, record, say)
             case upstream.Offered(_, entry, commits, same):
                 say(f"sync      {name}: {plural(commits, 'commit')} that {target} lacks")
@@ -344,8 +348,9 @@ def revert(names: tuple[str, ...], run_: str | None, no_wait: bool, as_json: boo
     What was undone stays `landed`: its history says what happened.
     """
     if bool(names) == bool(run_):
-        raise UsageError("name tasks, or a run", hint="swarm revert TASK\nswarm revert --run r1")
+        raise UsageError("name tasks, or a run with --run", hint="swarm log")
     with opened() as work:
+        require_checks(work.config)
         say = _quiet if as_json else click.echo
         if run_ is not None:
             tasks = reverting.landed_in(work.ledger, run_)

@@ -69,11 +69,7 @@ def prepare(work: Workspace, order: Order) -> Ready:
     """
     config = work.config
     refuse_unsupported(config)
-    if not config.checks:
-        raise UsageError(
-            "no [[checks]] in swarm.toml: nothing could be judged, so nothing would land",
-            hint='[[checks]]\nname = "tests"\nrun = "python -m pytest -q"',
-        )
+    require_checks(config)
     adapter = _find_adapter(work, order)
     argv = _command_line(work, order, adapter)
     slots, roles = _team(order, config)
@@ -132,6 +128,18 @@ def refuse_unsupported(config: Config) -> None:
             raise UsageError(
                 f"swarm.toml: {key} is not done by this version; nothing was started", hint=cure
             )
+
+
+def require_checks(config: Config) -> None:
+    """
+    Raises:
+        UsageError: there is none, so that whatever is offered would wait for ever.
+    """
+    if not config.checks:
+        raise UsageError(
+            "no [[checks]] in swarm.toml: nothing could be judged, so nothing would land",
+            hint='[[checks]]\nname = "tests"\nrun = "python -m pytest -q"',
+        )
 
 
 def _unenforced(config: Config, adapter: adapters.Adapter) -> Iterator[str]:
@@ -228,7 +236,7 @@ def _team(order: Order, config: Config) -> tuple[int, tuple[str, ...]]:
     if PERSON in roles:
         raise UsageError(
             f"no slot can have the role {PERSON}: its tasks are claimed by hand",
-            hint="swarm claim TASK",
+            hint="swarm task list",
         )
     slots = order.slots or max(len(roles), 0 if roles else config.run.slots)
     if len(roles) > slots:

@@ -33,6 +33,7 @@ from swarm.plumbing.hub import Hub, branch_ref
 from swarm.plumbing.objects import TREE
 
 R = TypeVar("R", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
 class State(enum.StrEnum):
@@ -238,6 +239,14 @@ class View:
         if landing is None or not any(c.task == task for c in landing.changes):
             return False
         return self.target != landing.old and self.hub.contains(self.target, landing.new)
+
+
+def readable(read: Callable[[str], T | None], name: str) -> T | None:
+    """`read(name)` for whoever goes on without the record: None too when it does not decode."""
+    try:
+        return read(name)
+    except Undecodable:
+        return None
 
 
 def _damaged(path: str, why: str) -> HubUnusable:

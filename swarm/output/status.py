@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import zip_longest
 
-from swarm.output.lists import gate_text, queue_says
+from msgspec.structs import replace
+
+from swarm.output.lists import gate_text, held_text, queue_says
 from swarm.output.words import (
     WIDTH,
     ago,
@@ -34,6 +36,7 @@ from swarm.overview import (
     SlotNow,
     Status,
     Target,
+    UpstreamNow,
 )
 from swarm.trailers import one_line
 
@@ -48,11 +51,12 @@ def render_status(status: Status) -> list[str]:
     if is_idle:
         return [*lines, f"{_nothing(status.target)}; {_idle_counts(status.counts)}"]
     if status.needs_you:
-        lines += ["", "needs you", *_need_lines(status.needs_you)]
+        lines += ["", "needs you", *_need_lines(_with_held(status))]
     lines += ["", *_count_lines(status.counts)]
     lines += _slot_lines(status.slots)
     lines += _queue_lines(status.queue, status.gate)
     lines += _waiting_lines(status)
+    lines += _upstream_lines(status.upstream)
     return [*lines, _money_line(status)]
 
 
@@ -105,6 +109,17 @@ def _idle_counts(counts: Counts) -> str:
     return text
 
 
+def _with_held(status: Status) -> list[Need]:
+    """What needs a person, with what the queue knows of held changes."""
+    held = {line.task: line for line in status.queue if line.state == "held"}
+    return [
+        replace(need, why=f"{need.why}; {held_text(held[need.task], status.at)}")
+        if need.kind == "held" and need.task in held
+        else need
+        for need in status.needs_you
+    ]
+
+
 def _need_lines(needs: Sequence[Need]) -> Iterator[str]:
     names = [columns(need.task or "") for need in needs]
     width = max([size for size in names if size <= 24], default=0)
@@ -118,7 +133,7 @@ def _need_lines(needs: Sequence[Need]) -> Iterator[str]:
         why = one_line(need.why)
         room = DO_COLUMN - at - 2
         told = wrapped(why, room)
-        if len(told) <= 2 and all(columns(do) <= WIDTH - DO_COLUMN for do in need.do):
+        if len(told) <= 3 and all(columns(do) <= WIDTH - DO_COLUMN for do in need.do):
             for number, (said, do) in enumerate(zip_longest(told, need.do, fillvalue="")):
                 start = head if number == 0 else " " * at
                 line = start + said
@@ -215,6 +230,18 @@ def _waiting_lines(status: Status) -> Iterator[str]:
         if shown:
             more = f"   and {total - shown} more" if total > shown else ""
             yield cut(line, WIDTH - len(more)) + more
+
+
+def _upstream_lines(now: UpstreamNow | None) -> Iterator[str]:
+    if now is None:
+        return
+    said = []
+    if now.tip is not None:
+        how = f"comes in as {now.task}" if now.task else f"taken {ago(now.age_seconds)}"
+        said.append(f"{now.remote}/{now.branch} {now.tip[:7]}, {how}")
+    if now.pushed is not None:
+        said.append(f"pushed {now.pushed[:7]} to {now.pushed_branch}")
+    yield cut(f"{'upstream':<9} {one_line('; '.join(said))}", WIDTH)
 
 
 def _money_line(status: Status) -> str:

@@ -7,16 +7,26 @@ is None, never 0.
 
 from swarm.overview.attempts import AttemptLine, CheckLine, attempt_folder
 from swarm.overview.claims import Claims, claims
-from swarm.overview.diff import Compared, compare, diff
+from swarm.overview.diff import Compared, Conflicted, compare, compare_merged, diff
 from swarm.overview.disk import Disk, measure_disk
 from swarm.overview.events import event_json
 from swarm.overview.live import Live, LiveCheck, LiveSlot, live_path, read_live, write_live
+from swarm.overview.merged import Merged, held_since, merged_entry
 from swarm.overview.moment import Reading
-from swarm.overview.needs import Need
+from swarm.overview.needs import Need, Notice
 from swarm.overview.queue import Change, GateNow, Queue, queue
 from swarm.overview.slots import SlotNow
 from swarm.overview.standing import SHOWN, Standing, shown_state, stand
-from swarm.overview.status import Cost, Counts, QueueLine, RunNow, Status, Waiting, status
+from swarm.overview.status import (
+    Cost,
+    Counts,
+    QueueLine,
+    RunNow,
+    Status,
+    UpstreamNow,
+    Waiting,
+    status,
+)
 from swarm.overview.story import NeedLine, Story, find_task, story
 from swarm.overview.target import Target, TargetVerdict
 from swarm.overview.tasks import TaskLine, Tasks, tasks
@@ -28,6 +38,7 @@ __all__ = [
     "CheckLine",
     "Claims",
     "Compared",
+    "Conflicted",
     "Cost",
     "Counts",
     "Disk",
@@ -35,8 +46,10 @@ __all__ = [
     "Live",
     "LiveCheck",
     "LiveSlot",
+    "Merged",
     "Need",
     "NeedLine",
+    "Notice",
     "Queue",
     "QueueLine",
     "Reading",
@@ -49,15 +62,19 @@ __all__ = [
     "TargetVerdict",
     "TaskLine",
     "Tasks",
+    "UpstreamNow",
     "Waiting",
     "attempt_folder",
     "claims",
     "compare",
+    "compare_merged",
     "diff",
     "event_json",
     "find_task",
+    "held_since",
     "live_path",
     "measure_disk",
+    "merged_entry",
     "queue",
     "read_live",
     "shown_state",

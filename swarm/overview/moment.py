@@ -7,10 +7,8 @@ that does not decode is named and stops nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
 
 import msgspec
 
@@ -21,8 +19,6 @@ from swarm.ledger.view import View
 from swarm.liveness import Holder, Sign, signs
 from swarm.overview.standing import landed_in_flight
 from swarm.workspace import Workspace
-
-R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,16 +95,9 @@ def read_moment(work: Workspace) -> Moment:
     in_flight = landed_in_flight(view)
     locks = tuple(lock for lock in view.locks() if lock.task not in in_flight)
     runs = tuple(run for run in all_runs if run.state != "ended")
-    holders = [
-        Holder(lock.nonce, lock.runner, lock.boot_id, lock.claimed_monotonic_seconds)
-        for lock in locks
-    ]
-    holders += [
-        Holder(run.runner, run.runner, run.boot_id, run.started_monotonic_seconds) for run in runs
-    ]
+    holders = [*(Holder.of(lock) for lock in locks), *(Holder.of(run) for run in runs)]
     if gate is not None and gate.runner is not None:
-        taken = gate.taken_monotonic_seconds or 0.0
-        holders.append(Holder(gate.nonce, gate.runner, gate.boot_id or "", taken))
+        holders.append(Holder.of(gate))
     layout = work.layout
     return Moment(
         work,
@@ -122,14 +111,6 @@ def read_moment(work: Workspace) -> Moment:
         signs(ledger.hub, holders, layout.runs, layout.cache, ledger.clock),
         tuple(damage),
     )
-
-
-def readable(read: Callable[[str], R | None], task: str) -> R | None:
-    """A task's record; None too when it does not decode."""
-    try:
-        return read(task)
-    except Undecodable:
-        return None
 
 
 def seconds_since(now: datetime, at: datetime) -> float:

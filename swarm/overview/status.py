@@ -13,8 +13,10 @@ from datetime import datetime
 import msgspec
 
 from swarm.ledger.records import Run
+from swarm.ledger.view import State
 from swarm.overview.disk import Disk, disk_of
-from swarm.overview.moment import Moment, Reading, read_moment
+from swarm.overview.merged import Merged
+from swarm.overview.moment import Moment, Reading, read_moment, seconds_since
 from swarm.overview.needs import Need, needs_of
 from swarm.overview.queue import Change, GateNow, changes_of, gate_now, read_lives
 from swarm.overview.slots import SlotNow, slots_of
@@ -63,6 +65,8 @@ class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime  # sealed
     state: str
     why: str
+    held_since: datetime | None = None
+    merged: Merged | None = None  # of a held one: what it would be on the target now
     check: str | None
     for_seconds: float | None
     usual_seconds: float | None
@@ -85,6 +89,19 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     source: str = "runs/"
 
 
+class UpstreamNow(msgspec.Struct, frozen=True, kw_only=True):
+    """The team's branch, as it was when it was last looked at."""
+
+    remote: str
+    branch: str
+    tip: str | None  # its newest commit that was taken, or is on its way; None: never synced
+    age_seconds: float | None  # since then
+    task: str | None  # that brings it, while it has not ended
+    pushed_branch: str | None  # the newest push
+    pushed: str | None
+    source: str = "upstream.json"
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """`swarm status --json`."""
 
@@ -100,6 +117,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     queue: list[QueueLine]
     gate: GateNow
     waiting: list[Waiting]
+    upstream: UpstreamNow | None  # None: neither synced nor pushed yet
     cost: Cost
     disk: Disk
 
@@ -131,6 +149,7 @@ def status(work: Workspace) -> Status:
         queue=[_queue_line(change) for change in changes],
         gate=gate_now(moment),
         waiting=waits[:LISTED],
+        upstream=_upstream(moment),
         cost=_cost(moment.all_runs),
         disk=disk_of(work.layout),
         ledger=moment.reading(),
@@ -145,6 +164,8 @@ def _queue_line(change: Change) -> QueueLine:
         since=change.sealed_at,
         state=change.state,
         why=change.why,
+        held_since=change.held_since,
+        merged=change.merged,
         check=change.check,
         for_seconds=change.for_seconds,
         usual_seconds=change.usual_seconds,
@@ -167,6 +188,27 @@ def _run(moment: Moment) -> RunNow | None:
         since=run.started_at,
         slots=run.slots,
         others=[other.run for other in live[1:]],
+    )
+
+
+def _upstream(moment: Moment) -> UpstreamNow | None:
+    view = moment.view
+    known = view.upstream()
+    if known is None:
+        return None
+    is_on_its_way = known.task is not None and view.state(known.task) not in (
+        State.LANDED,
+        State.CANCELLED,
+    )
+    last = known.pushes[-1] if known.pushes else None
+    return UpstreamNow(
+        remote=known.remote,
+        branch=known.branch,
+        tip=known.tip,
+        age_seconds=seconds_since(view.now, known.taken_at) if known.taken_at else None,
+        task=known.task if is_on_its_way else None,
+        pushed_branch=last.branch if last else None,
+        pushed=last.oid if last else None,
     )
 
 
