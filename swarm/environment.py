@@ -44,8 +44,8 @@ NEVER = ("GIT_*", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "CONDA_*", "SWARM_*
 SET_PLACEHOLDERS = frozenset({"slot", "port", "task", "attempt", "worktree"})
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SLOT = re.compile(r"([shg])([1-9][0-9]*)")
-_FAMILIES = {"s": 0, "h": 100, "g": 200}
+_SLOT = re.compile(r"([shgp])([1-9][0-9]*)")
+_FAMILIES = {"s": 0, "h": 100, "g": 200, "p": 300}
 _MAX_PORT = 65535
 
 
@@ -72,19 +72,19 @@ class EnvSettings(Protocol):
 class SlotFacts:
     """Where the command runs, and for which task if for one."""
 
-    name: str  # s1.. of a loop, h1.. of a claim by hand, g1.. of the gate
+    name: str  # s1.. of a loop, h1.. of a claim by hand, g1.. of the gate, p1.. of a plan
     worktree: Path
     task: str = ""  # "": none, as in the gate, where a candidate may hold many
     attempt: int = 0
 
     @property
     def number(self) -> int:
-        """`s1` is 1, `h1` 101, `g1` 201; from 100 of a family on, three hundred further: unique."""
+        """`s1` is 1, `h1` 101, `g1` 201, `p1` 301; from 100 of a family on 400 further: unique."""
         match = _SLOT.fullmatch(self.name)
         if match is None:
             raise ValueError(f"{self.name} is no slot name")
         hundreds, rest = divmod(int(match[2]), 100)
-        return 300 * hundreds + _FAMILIES[match[1]] + rest
+        return 100 * len(_FAMILIES) * hundreds + _FAMILIES[match[1]] + rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +145,16 @@ def for_agent(
     checkout: Path,
     tmpdir: Path,
     home: Path | None = None,
+    commands: Path | None = None,
     is_root: bool | None = None,
 ) -> dict[str, str]:
     """The whole environment of an agent; later wins: inherited, adapter, `[env.set]`, `SWARM_*`.
 
     Args:
         source: the runner's own environment.
+        commands: a folder with `swarm` and nothing else, first on PATH: what the prompt says to
+            type is the swarm that reads it, and no interpreter or tool of its environment comes
+            along.
         tmpdir: private to this attempt; the caller makes it and takes it away.
         home: a private HOME; then no `XDG_*` is inherited either. None: the user's.
         is_root: None asks the kernel.
@@ -164,6 +168,8 @@ def for_agent(
     if os.geteuid() == 0 if is_root is None else is_root:
         made |= _filled(adapter_set_as_root, values, where="adapter env.set_as_root")
     made |= _filled(settings.set, values, where="[env.set]")
+    if commands is not None:
+        made["PATH"] = os.pathsep.join([str(commands), made.get("PATH") or os.defpath])
     return made | {
         "SWARM_TASK": slot.task,
         "SWARM_ATTEMPT": str(slot.attempt),

@@ -9,17 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
 from swarm import adapter as adapters
-from swarm import environment, faults, process, prompt, steer
+from swarm import environment, faults, launch, process, request
 from swarm.change import (
     NoWork,
     Rules,
@@ -57,6 +56,7 @@ from swarm.ledger.store import Ledger
 from swarm.ledger.view import View
 from swarm.opening import Ground, Opening, Setup, open_slot
 from swarm.plumbing.hub import LEDGER
+from swarm.pulse import Pulse
 from swarm.reconcile import rescue_leftovers
 from swarm.slot import Occupant, Slot
 from swarm.task import LateEdits
@@ -158,32 +158,11 @@ class Attempt:
     tries: int = 0  # at concluding it
     retry_at: float = 0.0
     stopping: Outcome | None = None  # why we end it
-    request: steer.Request | None = None  # a person asked for it
+    wanted: request.Wanted | None = None  # what was asked of it
     tip: str | None = None  # of the ledger, when the fence was last looked at
     next_look: float = 0.0
     next_beat: float = 0.0
-    signs: Signs | None = None  # what was last seen of its life
-    sign_at: float = 0.0
-    next_sign: float = 0.0
-    agent_at: float = 0.0  # monotonic: when the agent itself was started
-    has_started: bool = False  # it has said something
-
-
-@dataclass(frozen=True)
-class Signs:
-    """What tells a working agent from a hung one; each compared with its own earlier value."""
-
-    output_at: datetime
-    cpu_seconds: float
-    changed_at: float  # newest in the worktree
-    at: float  # monotonic
-
-    def is_newer(self, than: Signs) -> bool:
-        """Output, a changed file, or more than a hundredth of one processor since then."""
-        cpu = self.cpu_seconds - than.cpu_seconds
-        return (self.output_at, self.changed_at) != (than.output_at, than.changed_at) or cpu > (
-            self.at - than.at
-        ) / 100
+    pulse: Pulse | None = None  # of the agent itself, once it is started
 
 
 class Loop:
@@ -235,14 +214,16 @@ class Loop:
         return self.attempt is not None or self.stage != "idle"
 
     def _heed(self) -> None:
-        """A person may have asked to stop this attempt, or ended its claim (a cancelled task)."""
+        """The agent may have asked a question, a person may have asked to stop this attempt or
+        ended its claim (a cancelled task).
+        """
         attempt = self._now()
         if self.idle.is_stopping and attempt.stopping is None:
             self.stop("stopped")
-        request = steer.find_request(self.setting.layout, attempt.claimed.lock)
-        if request is not None and request != attempt.request:
-            attempt.request = request
-            self.stop("stopped", now=request.now)
+        wanted = request.find_wanted(self.setting.layout, attempt.claimed.lock)
+        if wanted is not None and wanted != attempt.wanted:
+            attempt.wanted = wanted
+            self.stop(wanted.outcome, now=wanted.now)
         now = time.monotonic()
         tip = self.setting.ledger.hub.reader.ref(LEDGER)
         if tip == attempt.tip or now < attempt.next_look or attempt.child is None:
@@ -386,12 +367,7 @@ class Loop:
         return True
 
     def _home(self) -> Path | None:
-        """The slot's own HOME, made; None: the user's."""
-        if self.setting.config.run.home == "user":
-            return None
-        home = self.setting.layout.homes / self.slot.name
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return home
+        return launch.private_home(self.setting.layout, self.setting.config, self.slot)
 
     def _poll_setup(self) -> float:
         attempt = self._now()
@@ -404,8 +380,8 @@ class Loop:
             how = attempt.setup.finish(ended)
             attempt.occupant = self.slot.occupant()
             if attempt.stopping is not None:
-                why = attempt.request.says if attempt.request else "stopped during setup"
-                self._end_with(attempt, Ending(attempt.stopping, why))
+                ending = Ending(attempt.stopping, "stopped during setup")
+                self._end_with(attempt, attempt.wanted.ending() if attempt.wanted else ending)
             elif how is not None:
                 tail = _tail(attempt.folder / "setup.log")
                 self.idle.setup_failures += 1
@@ -421,84 +397,17 @@ class Loop:
 
     # The agent
 
-    def _facts(self, attempt: Attempt) -> environment.SlotFacts:
-        return environment.SlotFacts(
-            name=self.slot.name,
-            worktree=self.slot.tree,
-            task=attempt.mine.task,
-            attempt=attempt.mine.token,
-        )
-
     def _start_agent(self, attempt: Attempt, view: View) -> None:
-        setting, lock = self.setting, attempt.claimed.lock
-        text = self._prompt(attempt, view)
-        prompt_file = attempt.folder / "prompt.md"
-        prompt_file.write_text(text, "utf-8")
-        task_file = attempt.folder / "task.md"
-        task_file.write_bytes(records.encode_task(attempt.task))
-        values = adapters.Placeholders(
-            prompt_file=prompt_file,
-            worktree=self.slot.tree,
-            task=lock.task,
-            attempt=lock.token,
-            python=sys.executable,
-            checkout=setting.checkout,
-            writable_roots=(
-                self.slot.admin,
-                self.slot.repo / "objects",
-                self.slot.repo / "refs",
-                self.slot.repo / "logs",
-            ),
-        )
-        limits = setting.config.limits
-        wanted = {"model": setting.model, "turns": limits.turns, "cost_usd": limits.cost_usd}
-        chosen = adapters.argv(
-            setting.adapter,
-            values=values,
-            options={k: v for k, v in wanted.items() if k in setting.adapter.options},
-            permission=setting.config.run.permission,
-            extra=setting.argv_extra,
-            typed_in=setting.typed_in,
-            path=setting.environ.get("PATH", os.defpath),
-            prompt=text,
-        )
-        env = environment.for_agent(
-            setting.environ,
-            adapter_pass=setting.adapter.env.pass_,
-            adapter_set=setting.adapter.env.set,
-            adapter_set_as_root=setting.adapter.env.set_as_root,
-            settings=setting.config.env,
-            slot=self._facts(attempt),
-            agent=environment.AgentFacts(
-                run=setting.run,
-                target=setting.ledger.branch,
-                prompt=prompt_file,
-                task_file=task_file,
-                mark=attempt.mark,
-            ),
-            checkout=setting.checkout,
-            tmpdir=_made(attempt.tmpdir),
-            home=self._home(),
-        )
-        timeout = attempt.task.header.timeout
-        attempt.child = process.start(
-            process.Spec(
-                argv=tuple(chosen),
-                cwd=self.slot.tree,
-                env=env,
-                stdin=text.encode() if setting.adapter.prompt.how == "stdin" else None,
-                stdout=attempt.folder / "transcript.jsonl",
-                stderr=attempt.folder / "stderr.log",
-                output_cap=limits.output,
-                mark=attempt.mark,
-                time_limit=parse_duration(timeout) if timeout else limits.attempt,
-                grace=limits.grace,
-                signals=setting.adapter.stop.signals,
-                record=attempt.folder / "outcome.json",
-            )
-        )
+        lock = attempt.claimed.lock
+        attempt.child = launch.start(self._launch(attempt, view))
         attempt.next_beat = time.monotonic() + lock.lease_seconds / 3
-        attempt.agent_at = attempt.sign_at = attempt.next_sign = time.monotonic()
+        attempt.pulse = Pulse(
+            attempt.child,
+            self.slot.tree,
+            self.setting.config.limits,
+            time.monotonic(),
+            is_stream=self.setting.adapter.output.format == "jsonl",
+        )
         self.idle.faults = 0
         self._is_furnished = True
         self.stage = "working"
@@ -506,27 +415,41 @@ class Loop:
             attempt.child.kill_now(attempt.stopping)
         faults.reach("agent.after_start")
 
-    def _prompt(self, attempt: Attempt, view: View) -> str:
-        header = attempt.task.header
-        last = attempt.claimed.attempts.last
-        occupant = self.slot.occupant()
-        conflicted = tuple(occupant.conflicted) if occupant else ()
-        checks = [
-            c for c in self.setting.config.checks if c.when == "always" or c.name in header.checks
-        ]
-        facts = prompt.PromptFacts(
-            task=prompt.TaskFacts(id=header.id, title=header.title, body=attempt.task.body),
-            branch=header.id,
+    def _launch(self, attempt: Attempt, view: View) -> launch.Launch:
+        setting, task, known = self.setting, attempt.task, attempt.claimed.attempts
+        timeout = task.header.timeout
+        return launch.Launch(
+            adapter=setting.adapter,
+            permission=setting.config.run.permission,
+            model=setting.model,
+            argv_extra=setting.argv_extra,
+            typed_in=setting.typed_in,
+            environ=setting.environ,
+            config=setting.config,
+            checkout=setting.checkout,
+            slot=self.slot,
+            text=launch.task_prompt(
+                view,
+                setting.config,
+                setting.template,
+                self.slot,
+                task,
+                attempt.mine.token,
+                known.last,
+                known.told,
+            ),
+            task_text=records.encode_task(task),
+            folder=attempt.folder,
+            mark=attempt.mark,
+            tmpdir=_made(attempt.tmpdir),
+            home=self._home(),
+            task=attempt.mine.task,
             attempt=attempt.mine.token,
-            paths=tuple(header.paths),
-            needs=tuple(_need(view, need) for need in header.needs),
-            last=prompt.LastFacts(message=last.message, detail=last.detail, conflict=conflicted)
-            if last is not None
-            else None,
-            checks=tuple(prompt.CheckFacts(name=c.name, run=c.run) for c in checks),
-            rules=self.setting.config.prompt.rules,
+            run=setting.run,
+            target=setting.ledger.branch,
+            time_limit=parse_duration(timeout) if timeout else setting.config.limits.attempt,
+            asks=request.asks(setting.layout, setting.run, attempt.mine.task),
         )
-        return prompt.render(facts, self.setting.template)
 
     def _poll_agent(self) -> float:
         attempt = self._now()
@@ -542,47 +465,16 @@ class Loop:
             else:
                 with contextlib.suppress(SwarmError):  # renewal fails open
                     take_commits(self.setting.ledger, self.slot, attempt.mine)
-        self._watch_start(attempt, now)
-        self._watch_silence(attempt, now)
+        self._watch_life(attempt, now)
         return POLL_SECONDS
 
-    def _watch_silence(self, attempt: Attempt, now: float) -> None:
-        """Silence is no output, no child CPU and no changed file, all at once and all the while."""
-        limits, child = self.setting.config.limits, attempt.child
-        if limits.silence is None or child is None or attempt.stopping is not None:
+    def _watch_life(self, attempt: Attempt, now: float) -> None:
+        if attempt.stopping is not None or attempt.pulse is None or attempt.child is None:
             return
-        seconds = limits.silence.total_seconds()
-        if now < attempt.next_sign:
-            return
-        attempt.next_sign = now + min(seconds / 8, 15.0)
-        before = attempt.signs
-        signs = Signs(
-            child.output_at, child.cpu_seconds(), before.changed_at if before else 0.0, now
-        )
-        if before is not None and not signs.is_newer(before):  # only then is a walk worth it
-            signs = replace(signs, changed_at=_newest_change(self.slot.tree))
-        if before is None or signs.is_newer(before):
-            attempt.signs, attempt.sign_at = signs, now
-        elif now - attempt.sign_at >= seconds:
+        why = attempt.pulse.look(now)
+        if why is not None:
             attempt.stopping = "silent"
-            child.stop("silent")
-
-    def _watch_start(self, attempt: Attempt, now: float) -> None:
-        """An agent whose output is a stream of events says something soon, or hangs at its start.
-
-        Where output is text, the first may well come with the end.
-        """
-        start, child = self.setting.config.limits.start, attempt.child
-        if start is None or child is None or attempt.stopping is not None:
-            return
-        if self.setting.adapter.output.format != "jsonl" or attempt.has_started:
-            return
-        attempt.has_started = any(
-            (attempt.folder / name).stat().st_size for name in ("transcript.jsonl", "stderr.log")
-        )
-        if not attempt.has_started and now - attempt.agent_at >= start.total_seconds():
-            attempt.stopping = "silent"
-            child.stop("no sign of life")
+            attempt.child.stop(why)
 
     # The end
 
@@ -622,11 +514,13 @@ class Loop:
         """
         if attempt.ending is not None or isinstance(error, HubUnusable):
             if self.idle.is_draining:
-                self._reset(attempt)
+                self._forget(attempt)  # what was asked of it is for whoever ends its claim
             return
         self.idle.faults += 1
         says = f"its work is kept in slot {self.slot.name}: {_says(error)}"
-        attempt.ending, attempt.retry_at = Ending("stopped", says), 0.0
+        wanted = attempt.wanted
+        attempt.ending = wanted.ending(note=says) if wanted else Ending("stopped", says)
+        attempt.retry_at = 0.0
         self._set_slot_aside()
 
     def _conclude(self, attempt: Attempt, ended: process.Ended) -> None:
@@ -638,6 +532,9 @@ class Loop:
             rescue_leftovers(setting.ledger, self.slot, setting.rules)
             self._reset(attempt)
             return
+        # Once more: a question may have come with the end.
+        wanted = request.find_wanted(setting.layout, attempt.claimed.lock) or attempt.wanted
+        attempt.wanted = wanted
         outcome, message = self._judge(attempt, ended)
         captured = capture(self.slot, occupant, setting.rules)
         if outcome is None and captured.malformed:
@@ -675,9 +572,18 @@ class Loop:
                     return
         if outcome == "provider_limit":
             self.idle.note_limit(setting.bounds.backoff, setting.bounds.backoff_max)
-        elif outcome != "stopped":
+        elif outcome not in ("stopped", "asked"):
             self._pause_after(attempt, ended)
         saved = save(setting.ledger, self.slot, attempt.mine.task, attempt.mine.token, captured)
+        if outcome == "asked" and wanted is not None:
+            ending = wanted.ending(
+                note=captured.refusal,
+                paths=captured.unresolved,
+                work=saved.work,
+                moves=saved.moves,
+            )
+            self.slot.is_saved = self._release(attempt, ending)
+            return
         left = captured.uncommitted + captured.untracked
         if saved.work is not None:
             files = f", {left} file{'s' if left > 1 else ''} saved" if left else ""
@@ -708,6 +614,8 @@ class Loop:
 
     def _judge(self, attempt: Attempt, ended: process.Ended) -> tuple[Outcome | None, str]:
         """(None, "") when the agent says that it is done; else the outcome and a sentence."""
+        if attempt.wanted is not None and attempt.wanted.ask is not None:
+            return "asked", attempt.wanted.says  # however it ended then: an answer comes first
         left = f"; {ended.killed} processes ended, {len(ended.survivors)} left"
         is_stopped = ended.stopped is not None  # else it ended by itself just before
         if attempt.stopping == "silent" and is_stopped:
@@ -717,7 +625,7 @@ class Loop:
             return "silent", f"no sign of life within {_span(limits.start)}{left}"
         if attempt.stopping not in (None, "silent"):
             assert attempt.stopping is not None
-            return attempt.stopping, attempt.request.says if attempt.request else "stopped"
+            return attempt.stopping, attempt.wanted.says if attempt.wanted else "stopped"
         if ended.timed_out:
             timeout = attempt.task.header.timeout
             span = timeout or _span(self.setting.config.limits.attempt)
@@ -749,7 +657,7 @@ class Loop:
 
     def _release(self, attempt: Attempt, ending: Ending) -> bool:
         """False when the claim was no longer ours, so that nothing of it was written."""
-        by = attempt.request.by if attempt.request else ""
+        by = attempt.wanted.by if attempt.wanted else ""
         answer = release(
             self.setting.ledger, attempt.mine, ending, self.setting.bounds, by=by, park=bool(by)
         )
@@ -757,9 +665,12 @@ class Loop:
         return not isinstance(answer, Fenced)
 
     def _reset(self, attempt: Attempt) -> None:
+        request.drop(self.setting.layout, attempt.claimed.lock)
+        self._forget(attempt)
+
+    def _forget(self, attempt: Attempt) -> None:
         if attempt.tmpdir is not None:
             shutil.rmtree(attempt.tmpdir, ignore_errors=True)
-        steer.drop_request(self.setting.layout, attempt.claimed.lock)
         self.attempt = None
         self.stage = "idle"
         self.idle.nothing_at.clear()
@@ -810,18 +721,6 @@ class Loop:
         return self.attempt
 
 
-def _need(view: View, need: str) -> prompt.NeedFacts:
-    title, landed, files = need, "unknown", 0
-    with contextlib.suppress(records.Undecodable):
-        task, done = view.task(need), view.done(need)
-        if task is not None:
-            title = task.header.title
-        if done is not None and done.landed is not None and done.previous is not None:
-            landed = done.landed[:7]
-            files = view.hub.diff_stat(done.previous, done.landed)[0]
-    return prompt.NeedFacts(id=need, title=title, landed=landed, files=files)
-
-
 def _says(error: SwarmError | OSError) -> str:
     if isinstance(error, SwarmError):
         return f"{error.what}: {error.why}" if error.why else error.what
@@ -859,14 +758,3 @@ def _span(span: timedelta | None) -> str:
         return "none"
     seconds = int(span.total_seconds())
     return f"{seconds // 60}m" if seconds % 60 == 0 else f"{seconds}s"
-
-
-def _newest_change(tree: Path) -> float:
-    """The newest modification time below a worktree, without its git dir and what is ignored."""
-    newest = 0.0
-    for folder, names, files in os.walk(tree):
-        names[:] = [n for n in names if n not in (".git", "node_modules", ".venv")]
-        for name in (*files, "."):
-            with contextlib.suppress(OSError):
-                newest = max(newest, (Path(folder) / name).lstat().st_mtime)
-    return newest

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +52,7 @@ def agent(
     as_root: Mapping[str, str] = {},
     is_root: bool = False,
     home: Path | None = None,
+    commands: Path | None = None,
 ) -> dict[str, str]:
     return for_agent(
         source,
@@ -62,6 +65,7 @@ def agent(
         checkout=CHECKOUT,
         tmpdir=Path("/tmp/sw-1"),
         home=home,
+        commands=commands,
         is_root=is_root,
     )
 
@@ -214,11 +218,12 @@ def test_a_private_home_comes_without_the_users_own_folders() -> None:
 
 
 def test_no_two_slots_share_a_number_or_a_port() -> None:
-    names = [f"{family}{n}" for family in "shg" for n in range(1, 1000)]
+    names = [f"{family}{n}" for family in "shgp" for n in range(1, 1000)]
     numbers = [SlotFacts(name=name, worktree=Path("/w")).number for name in names]
     assert len(set(numbers)) == len(names)
-    known = {name: SlotFacts(name=name, worktree=Path("/w")).number for name in ("s1", "h1", "g1")}
-    assert known == {"s1": 1, "h1": 101, "g1": 201}
+    first = ("s1", "h1", "g1", "p1")
+    known = {name: SlotFacts(name=name, worktree=Path("/w")).number for name in first}
+    assert known == {"s1": 1, "h1": 101, "g1": 201, "p1": 301}
 
 
 def test_a_slot_without_ports_is_refused() -> None:
@@ -252,6 +257,19 @@ def test_path_entries_inside_the_checkout_move_into_the_worktree(tmp_path: Path)
     }
     path = moved_path(":".join(moved), checkout=checkout, worktree=worktree)
     assert dict(zip(moved, path.split(":"), strict=True)) == moved
+
+
+@pytest.mark.parametrize("path", ["/usr/bin:/bin", ""])
+def test_an_agent_finds_the_swarm_that_runs_it_and_nothing_else_of_its_environment(
+    path: str,
+) -> None:
+    source = {"PATH": path} if path else {}
+    env = agent(source, commands=Path("/state/bin"))
+    first, _, rest = env["PATH"].partition(":")
+    assert first == "/state/bin" and rest == (path or os.defpath)
+    assert str(Path(sys.executable).parent) not in env["PATH"]
+    set_path = agent(source, Settings(set={"PATH": "/mine"}), commands=Path("/state/bin"))
+    assert set_path["PATH"] == "/state/bin:/mine"
 
 
 def test_an_agents_path_never_points_into_the_checkout() -> None:

@@ -1,4 +1,4 @@
-"""Tasks as people write them: add, import, edit, list, cancel, reopen; plan check.
+"""Tasks as people write them: add, import, edit, list, cancel, reopen.
 
 Enters: words and files. Leaves: task files and events.
 Guards: everything that is wrong is said in one go, and then nothing is written; a file that is
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-import json
 import os
 import re
 import shlex
@@ -252,7 +251,7 @@ def _import(work: Workspace, format_: str, data: bytes) -> None:
     taken = tasks.take_plan(work.ledger, merged)
     same = len(merged) - sum(map(len, (taken.new, taken.changed, taken.waiting, taken.ended)))
     click.echo(f"imported  {len(taken.new)} new, {len(taken.changed)} changed, {same} as before")
-    _say_taken(dataclasses.replace(taken, vanished=()), view)
+    say_taken(dataclasses.replace(taken, vanished=()), view)
 
 
 def _tasks_by_file(folder: plan.Plan) -> Mapping[str, int]:
@@ -330,7 +329,7 @@ def _edit(work: Workspace, name: str, no_editor: bool) -> None:
     taken = tasks.take_plan(work.ledger, mine)
     if not (taken.new or taken.changed or taken.waiting):
         click.echo(f"same      {id_}")
-    _say_taken(dataclasses.replace(taken, vanished=()), view)
+    say_taken(dataclasses.replace(taken, vanished=()), view)
 
 
 def _find_anywhere(work: Workspace, name: str) -> str:
@@ -450,52 +449,10 @@ def _continues(view: View, id_: str) -> str:
     return ""
 
 
-# The plan
+# What becomes of it
 
 
-@click.group("plan")
-def plan_group() -> None:
-    """Judge the task files."""
-
-
-@plan_group.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def check(as_json: bool) -> int:
-    """What is wrong in the task files, or what taking them would do. Exit 2 with problems."""
-    with opened() as work:
-        read = tasks.read_plan(work.ledger, work.checkout / work.config.tasks, work.config)
-        view = work.ledger.view()
-        taken = Taken() if read.problems else tasks.compare(view, read.drafts)
-        folder = f"{work.config.tasks}/"
-        if as_json:
-            click.echo(json.dumps(_plan_record(read, taken)))
-        elif read.problems:
-            click.echo(listing(read.problems))
-            click.echo(tasks.count_problems(read))
-        else:
-            count = len(read.drafts)
-            same = count - sum(map(len, (taken.new, taken.changed, taken.waiting, taken.ended)))
-            click.echo(
-                f"{plural(count, 'task')} in {folder}: {len(taken.new)} new, "
-                f"{len(taken.changed)} changed, {same} as the ledger has them"
-            )
-            _say_taken(taken, view)
-        return 2 if read.problems else 0
-
-
-def _plan_record(read: plan.Plan, taken: Taken) -> dict[str, object]:
-    return {
-        "schema": "swarm.plan/1",
-        "tasks": len(read.drafts),
-        "problems": [
-            {"file": p.file, "line": p.line or None, "key": p.key, "text": p.text}
-            for p in read.problems
-        ],
-        **{name: list(value) for name, value in dataclasses.asdict(taken).items()},
-    }
-
-
-def _say_taken(taken: Taken, view: View) -> None:
+def say_taken(taken: Taken, view: View) -> None:
     """A line for each task that is not as the ledger has it."""
     for id_ in taken.new:
         click.echo(f"new       {id_}")

@@ -1,0 +1,236 @@
+"""Starting one agent: its prompt, its words, its environment, its limits.
+
+Enters: what is to be started, where, and for which task. Leaves: the started program.
+Guards: every agent of swarm is started here and in one way; what it was told lies beside what it
+says, written before it starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from swarm import adapter as adapters
+from swarm import environment, process, prompt
+from swarm.config import Config
+from swarm.layout import Layout
+from swarm.ledger import records
+from swarm.ledger.outcome import question_of
+from swarm.ledger.records import Last, Task, Told
+from swarm.ledger.view import View
+from swarm.slot import Slot
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """One agent to start."""
+
+    adapter: adapters.Adapter
+    permission: adapters.PermissionName
+    model: str | None
+    argv_extra: tuple[str, ...]  # the words after `--`
+    typed_in: Path  # where they were typed
+    environ: Mapping[str, str]  # of the runner
+    config: Config
+    checkout: Path  # the user's
+    slot: Slot  # opened and set up
+    text: str  # the prompt
+    task_text: bytes  # what SWARM_TASK_FILE holds
+    folder: Path  # of the attempt: prompt, transcript, outcome
+    mark: str
+    tmpdir: Path  # private to the attempt
+    home: Path | None  # None: the user's
+    task: str
+    attempt: int  # number
+    run: str
+    target: str  # branch
+    time_limit: timedelta | None  # wall time
+    asks: Path | None = None  # where it leaves a question, made
+
+    @property
+    def prompt_file(self) -> Path:
+        return self.folder / "prompt.md"
+
+    @property
+    def task_file(self) -> Path:
+        return self.folder / "task.md"
+
+    @property
+    def commands(self) -> Path:
+        return self.folder / "bin"
+
+    @property
+    def transcript(self) -> Path:
+        return self.folder / "transcript.jsonl"
+
+    @property
+    def stderr(self) -> Path:
+        return self.folder / "stderr.log"
+
+
+def start(launch: Launch) -> process.Child:
+    """Write what the agent is told into the attempt's folder, then start it in its slot.
+
+    Raises:
+        UsageError: the adapter, the words after `--` or the environment allow no start.
+        ProgramMissing, CannotStart, OSError: as `process.start`.
+    """
+    launch.prompt_file.write_text(launch.text, "utf-8")
+    launch.task_file.write_bytes(launch.task_text)
+    _put_command(launch.commands)
+    if launch.asks is not None:
+        launch.asks.mkdir(parents=True, exist_ok=True)
+    limits = launch.config.limits
+    return process.start(
+        process.Spec(
+            argv=tuple(_words(launch)),
+            cwd=launch.slot.tree,
+            env=_environment(launch),
+            stdin=launch.text.encode() if launch.adapter.prompt.how == "stdin" else None,
+            stdout=launch.transcript,
+            stderr=launch.stderr,
+            output_cap=limits.output,
+            mark=launch.mark,
+            time_limit=launch.time_limit,
+            grace=limits.grace,
+            signals=launch.adapter.stop.signals,
+            record=launch.folder / "outcome.json",
+        )
+    )
+
+
+def _put_command(folder: Path) -> None:
+    """`swarm` for whoever has the folder on PATH, wherever this one was started from."""
+    folder.mkdir(exist_ok=True)
+    command = folder / "swarm"
+    # -P: the worktree it is typed in may hold a package of the same name as one of ours.
+    words = shlex.join([sys.executable, "-P", "-m", "swarm"])
+    command.write_text(f'#!/bin/sh\nexec {words} "$@"\n', "utf-8", "surrogateescape")
+    command.chmod(0o755)
+
+
+def _words(launch: Launch) -> list[str]:
+    slot, limits = launch.slot, launch.config.limits
+    wanted = {"model": launch.model, "turns": limits.turns, "cost_usd": limits.cost_usd}
+    return adapters.argv(
+        launch.adapter,
+        values=adapters.Placeholders(
+            prompt_file=launch.prompt_file,
+            worktree=slot.tree,
+            task=launch.task,
+            attempt=launch.attempt,
+            python=sys.executable,
+            checkout=launch.checkout,
+            writable_roots=(
+                slot.admin,
+                slot.repo / "objects",
+                slot.repo / "refs",
+                slot.repo / "logs",
+                *((launch.asks,) if launch.asks is not None else ()),
+            ),
+        ),
+        options={k: v for k, v in wanted.items() if k in launch.adapter.options},
+        permission=launch.permission,
+        extra=launch.argv_extra,
+        typed_in=launch.typed_in,
+        path=launch.environ.get("PATH", os.defpath),
+        prompt=launch.text,
+    )
+
+
+def _environment(launch: Launch) -> dict[str, str]:
+    adapter = launch.adapter
+    return environment.for_agent(
+        launch.environ,
+        adapter_pass=adapter.env.pass_,
+        adapter_set=adapter.env.set,
+        adapter_set_as_root=adapter.env.set_as_root,
+        settings=launch.config.env,
+        slot=environment.SlotFacts(
+            name=launch.slot.name,
+            worktree=launch.slot.tree,
+            task=launch.task,
+            attempt=launch.attempt,
+        ),
+        agent=environment.AgentFacts(
+            run=launch.run,
+            target=launch.target,
+            prompt=launch.prompt_file,
+            task_file=launch.task_file,
+            mark=launch.mark,
+        ),
+        checkout=launch.checkout,
+        tmpdir=launch.tmpdir,
+        home=launch.home,
+        commands=launch.commands,
+    )
+
+
+def private_home(layout: Layout, config: Config, slot: Slot) -> Path | None:
+    """The slot's own HOME, made; None: the user's."""
+    if config.run.home == "user":
+        return None
+    home = layout.homes / slot.name
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return home
+
+
+def task_prompt(
+    view: View,
+    config: Config,
+    template: str | None,
+    slot: Slot,
+    task: Task,
+    attempt: int,
+    last: Last | None,
+    told: Sequence[Told] = (),
+) -> str:
+    """What the agent of a task is told, in the slot that was opened for its next attempt.
+
+    Raises:
+        UsageError: the template is wrong.
+    """
+    header, occupant = task.header, slot.occupant()
+    asked = question_of(last) if last is not None else None
+    is_answered = any(one.question == asked for one in told)  # and so stands there whole
+    conflicted = tuple(occupant.conflicted) if occupant else ()
+    checks = [c for c in config.checks if c.when == "always" or c.name in header.checks]
+    facts = prompt.PromptFacts(
+        task=prompt.TaskFacts(id=header.id, title=header.title, body=task.body),
+        branch=header.id,
+        attempt=attempt,
+        paths=tuple(header.paths),
+        needs=tuple(_need(view, need) for need in header.needs),
+        last=prompt.LastFacts(
+            message=last.message,
+            detail="" if asked is not None and is_answered else last.detail,
+            conflict=conflicted,
+            asked=asked is not None,
+        )
+        if last is not None
+        else None,
+        told=tuple(
+            prompt.ToldFacts(text=one.text, by=one.by, question=one.question or "") for one in told
+        ),
+        checks=tuple(prompt.CheckFacts(name=c.name, run=c.run) for c in checks),
+        rules=config.prompt.rules,
+    )
+    return prompt.render(facts, template)
+
+
+def _need(view: View, need: str) -> prompt.NeedFacts:
+    title, landed, files = need, "unknown", 0
+    with contextlib.suppress(records.Undecodable):
+        task, done = view.task(need), view.done(need)
+        if task is not None:
+            title = task.header.title
+        if done is not None and done.landed is not None and done.previous is not None:
+            landed = done.landed[:7]
+            files = view.hub.diff_stat(done.previous, done.landed)[0]
+    return prompt.NeedFacts(id=need, title=title, landed=landed, files=files)

@@ -1,0 +1,507 @@
+"""One goal, one attempt of one agent: task files for a person to read.
+
+Enters: a workspace, a goal, an agent. Leaves: new files in the folder of tasks, and what is wrong
+with them.
+Guards: the agent runs as a run's does, and nothing of it outlives this; no file that is there is
+changed, nothing is added to the ledger, and what is not taken is kept under a rescue ref.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from swarm import adapter as adapters
+from swarm import gather, goal, launch, plan, process
+from swarm import task as tasks
+from swarm.change import Captured, capture
+from swarm.config import Config, Problem
+from swarm.errors import Exit, GitFault, SwarmError
+from swarm.ids import new_agent_id, new_nonce, short
+from swarm.ledger.records import Lock, Task, TaskHeader, encode_task
+from swarm.ledger.view import State
+from swarm.opening import Ground, Opening, open_slot
+from swarm.overview import shown_state, stand
+from swarm.plumbing import checkout as user
+from swarm.plumbing.objects import TREE
+from swarm.pulse import Pulse
+from swarm.reconcile import rescue_leftovers
+from swarm.slot import Occupant, Slot
+from swarm.trailers import one_line
+from swarm.workspace import Workspace
+
+SLOTS = "p"  # the family of slots that plans are made in
+ATTEMPT = 1  # a plan has one
+TICK_SECONDS = 0.2
+TAIL_LINES = 5
+_NAME = re.compile(r"plan-[1-9][0-9]*")
+
+Stage = Literal["opening", "setup", "working", "taking"]
+
+
+class PlanFailed(SwarmError):
+    """The attempt did not end well; no task file was written."""
+
+
+class AgentRefused(PlanFailed):
+    """Its provider limits this account, or the agent is not logged in."""
+
+    exit_code = Exit.LIMITED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planning:
+    """What one attempt is made from."""
+
+    work: Workspace
+    goal: str
+    adapter: adapters.Adapter
+    argv_extra: tuple[str, ...]  # the words after `--`
+    typed_in: Path
+    model: str | None
+    name: str  # as `begin` gave it
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    @property
+    def folder(self) -> Path:
+        """What the agent was told and what it said."""
+        return self.work.layout.runs / self.name
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What is under way, for whoever waits."""
+
+    stage: Stage
+    slot: str
+    child: process.Child | None = None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An attempt that ended well."""
+
+    base: str  # the target's tip that it saw
+    files: tuple[gather.Placed, ...]
+    read: plan.Plan  # every task file of the folder, judged with the ledger
+    left: tuple[str, ...]  # what else it changed, a line each; not taken
+    kept: tuple[str, ...]  # the refs that keep it
+
+    @property
+    def written(self) -> list[str]:
+        """Names of the new files."""
+        return [placed.name for placed in self.files if placed.is_new]
+
+
+def begin(work: Workspace) -> str:
+    """The next free `plan-<number>`; its folder, made here, keeps others on this host off it."""
+    work.layout.runs.mkdir(parents=True, exist_ok=True)
+    view, number = work.ledger.view(), 0
+    while True:
+        number += 1
+        name = f"plan-{number}"
+        if view.state(name) is not State.ABSENT:  # a task's refs would be mixed with ours
+            continue
+        with contextlib.suppress(FileExistsError):
+            (work.layout.runs / name).mkdir()
+            return name
+
+
+def make(planning: Planning, on_tick: Callable[[Doing], None]) -> Planned:
+    """One attempt, from an empty slot to files in the folder of tasks.
+
+    `on_tick` is called at the start of each stage and a few times a second; what it raises ends
+    the attempt.
+
+    Raises:
+        PlanFailed: the agent or its setup ended badly, and how. As with any other error, all its
+            processes have ended and what it changed is under a rescue ref of the plan's name.
+        SwarmError: the slot cannot be opened, or nothing can be started in it.
+
+    Safe: killed anywhere, the agent ends; its slot is saved when one is opened next, or by the
+    doctor.
+    """
+    with (
+        contextlib.closing(_take_slot(planning.work)) as slot,
+        tempfile.TemporaryDirectory(prefix="swarm-", ignore_cleanup_errors=True) as tmpdir,
+    ):
+        attempt = _Attempt(planning, slot, Path(tmpdir), on_tick)
+        try:
+            attempt.open()
+            attempt.set_up()
+            attempt.run()
+            return attempt.take()
+        except BaseException:
+            attempt.keep()
+            raise
+
+
+def _take_slot(work: Workspace) -> Slot:
+    """The first slot of the family that nobody has and nothing works in; saved."""
+    number = 0
+    while True:
+        number += 1
+        slot = Slot.take(work.layout.slots, f"{SLOTS}{number}", work.ledger.hub)
+        if slot is None:
+            continue
+        try:
+            _end_leftovers(slot, work.config)
+            if not process.find_standing(slot.tree):
+                rescue_leftovers(work.ledger, slot, work.rules)
+                return slot
+            slot.close()
+        except GitFault:  # what lies in it cannot be saved: it stays as it is
+            slot.close()
+        except BaseException:
+            slot.close()
+            raise
+
+
+def _end_leftovers(slot: Slot, config: Config) -> None:
+    """End what a killed `swarm` left: whoever has the slot's flock has its processes too."""
+    occupant = slot.occupant()
+    if occupant is None or not _NAME.fullmatch(occupant.run) or not occupant.agent:
+        return
+    left = process.find_marked(f"{occupant.run}.{occupant.agent}.")
+    if left:
+        process.end_marked(left, config.limits.grace)
+
+
+class _Attempt:
+    """One attempt in a slot that is ours; its steps in order."""
+
+    def __init__(
+        self, planning: Planning, slot: Slot, tmpdir: Path, on_tick: Callable[[Doing], None]
+    ) -> None:
+        self.planning = planning
+        self.work = planning.work
+        self.slot = slot
+        self.tmpdir = tmpdir
+        self.on_tick = on_tick
+        self.home = launch.private_home(self.work.layout, self.work.config, slot)
+        self.lock = _stand_in(planning, slot)
+        self.mark = f"{planning.name}.{self.lock.agent}.{new_nonce()[:12]}"
+        self.opening: Opening | None = None
+        self.occupant: Occupant | None = None  # as opening and setup left it
+
+    def open(self) -> None:
+        self.on_tick(Doing("opening", self.slot.name))
+        work = self.work
+        copies = tuple(user.ignored_matching(work.checkout, work.config.worktree.copy))
+        excludes = user.user_excludes(work.checkout)
+        environ = self.planning.environ
+        hub, config = work.ledger.hub, work.config
+        ground = Ground(hub, config, work.checkout, copies, excludes, environ)
+        self.opening = open_slot(ground, self.slot, self.lock, self._task())
+        self.occupant = self.slot.occupant()
+
+    def set_up(self) -> None:
+        assert self.opening is not None
+        log = self.planning.folder / "setup.log"
+        setup = self.opening.begin_setup(
+            log=log, mark=self.mark, tmpdir=self.tmpdir, home=self.home
+        )
+        if setup is None:
+            return
+        how: str | None = None
+        try:
+            self._wait(setup.child, "setup")
+        finally:  # also when it was cut: what it left is no agent's work
+            ended = setup.child.poll()
+            if ended is not None:
+                how = setup.finish(ended)
+                self.occupant = self.slot.occupant()
+        if how is not None:
+            raise PlanFailed(
+                f"setup failed: {how}; no agent was started",
+                why=_tail(log) or None,
+                hint=f"less {shlex.quote(str(log))}",
+            )
+
+    def run(self) -> None:
+        """The agent, to its end.
+
+        Raises:
+            PlanFailed: it did not end well.
+        """
+        config = self.work.config
+        launched = self._launch()
+        child = launch.start(launched)
+        is_stream = launched.adapter.output.format == "jsonl"
+        tree, limits = self.slot.tree, config.limits
+        pulse = Pulse(child, tree, limits, time.monotonic(), is_stream=is_stream)
+        ended = self._wait(child, "working", pulse)
+        _judge(launched, ended)
+
+    def _launch(self) -> launch.Launch:
+        planning, work = self.planning, self.work
+        return launch.Launch(
+            adapter=planning.adapter,
+            permission=work.config.run.permission,
+            model=planning.model,
+            argv_extra=planning.argv_extra,
+            typed_in=planning.typed_in,
+            environ=planning.environ,
+            config=work.config,
+            checkout=work.checkout,
+            slot=self.slot,
+            text=goal.render(_facts(planning)),
+            task_text=encode_task(self._task()),
+            folder=planning.folder,
+            mark=self.mark,
+            tmpdir=self.tmpdir,
+            home=self.home,
+            task=planning.name,
+            attempt=ATTEMPT,
+            run=planning.name,
+            target=work.ledger.branch,
+            time_limit=work.config.limits.attempt,
+        )
+
+    def _task(self) -> Task:
+        """What the slot and the agent are told as their task; the ledger never has it."""
+        header = TaskHeader(
+            id=self.planning.name,
+            title=one_line(self.planning.goal, 100),
+            added_at=self.lock.claimed_at,
+            paths=[f"{self.work.config.tasks}/*.md"],
+        )
+        return Task(header=header, body=self.planning.goal + "\n")
+
+    def _wait(
+        self, child: process.Child, stage: Stage, pulse: Pulse | None = None
+    ) -> process.Ended:
+        try:
+            why: str | None = None
+            while (ended := child.poll()) is None:
+                self.on_tick(Doing(stage, self.slot.name, child))
+                if pulse is not None and why is None:
+                    why = pulse.look(time.monotonic())
+                    if why is not None:
+                        child.stop(why)
+                child.wait(TICK_SECONDS)
+            return ended
+        except BaseException:
+            child.kill_now("stopped")
+            child.wait()
+            raise
+
+    def take(self) -> Planned:
+        """Its task files, into the person's folder; the rest, under a rescue ref."""
+        self.on_tick(Doing("taking", self.slot.name))
+        work, slot, occupant = self.work, self.slot, self.occupant
+        assert occupant is not None
+        slot.put_record(occupant)  # whatever the agent did to it: we hold the slot
+        captured = capture(slot, occupant, work.rules)
+        differs = _differing(slot, occupant, captured)
+        folder = work.config.tasks
+        known = {
+            name for name in _names_at(work, occupant.start) if f"{folder}/{name}" not in differs
+        }
+        found = gather.find_files(slot, folder, known)
+        files = [one for one in found if isinstance(one, gather.Found)]
+        placed = tuple(gather.put_files(files, work.checkout / folder))
+        taken = {f"{folder}/{file.name}" for file in files}
+        refused = {f"{folder}/{r.name}": r.why for r in found if isinstance(r, gather.Refused)}
+        left = sorted((differs | refused.keys()) - taken)
+        is_more = left or captured.elsewhere or _touched(slot, occupant, captured) - taken
+        kept = self.keep() if is_more else []
+        if not is_more or slot.is_saved:
+            slot.record.unlink(missing_ok=True)  # nothing of it is only there any more
+        return Planned(
+            occupant.start,
+            placed,
+            _judged(work, placed),
+            tuple(f"{path} ({refused[path]})" if path in refused else path for path in left),
+            tuple(kept),
+        )
+
+    def keep(self) -> list[str]:
+        """Rescue refs of what lies in the slot; what cannot be kept stays in it."""
+        with contextlib.suppress(SwarmError, OSError):
+            if self.occupant is not None:
+                self.slot.put_record(self.occupant)
+            return rescue_leftovers(self.work.ledger, self.slot, self.work.rules)
+        return []
+
+
+def _stand_in(planning: Planning, slot: Slot) -> Lock:
+    """What a claim would say to whoever opens a slot for it. There is none; nobody writes this."""
+    ledger = planning.work.ledger
+    tip = ledger.hub.tip(ledger.branch)
+    return Lock(
+        task=planning.name,
+        token=ATTEMPT,
+        nonce=new_nonce(),
+        agent=new_agent_id(),
+        adapter=planning.adapter.name,
+        role="",
+        slot=slot.name,
+        run=planning.name,
+        runner=planning.name,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        boot_id=ledger.clock.boot_id(),
+        claimed_at=ledger.clock.now(),
+        claimed_monotonic_seconds=ledger.clock.monotonic(),
+        lease_seconds=0.0,
+        base=tip,
+        start=tip,
+        merge=None,
+    )
+
+
+# -- what it is told ------------------------------------------------------------------------------
+
+
+def _facts(planning: Planning) -> goal.GoalFacts:
+    config = planning.work.config
+    known, more = goal.first_tasks(list(_known_tasks(planning.work)))
+    return goal.GoalFacts(
+        goal=planning.goal,
+        folder=config.tasks,
+        checks=tuple(
+            goal.CheckFacts(name=check.name, run=check.run, when=check.when)
+            for check in config.checks
+        ),
+        roles=tuple(name for name, _ in config.run.roles or ()),
+        tasks=known,
+        more=more,
+        rules=config.prompt.rules,
+    )
+
+
+def _known_tasks(work: Workspace) -> Iterator[goal.KnownTask]:
+    """What has not landed, what only a file says yet, and what has landed."""
+    view, index = work.ledger.view(), work.ledger.index
+    at = stand(view, index)
+    for row in at.rows.values():
+        yield goal.KnownTask(id=row.id, title=row.title, state=at.lines[row.id][0])
+    for draft in plan.read_folder(work.checkout / work.config.tasks, work.config.tasks).drafts:
+        if view.state(draft.id) is State.ABSENT:
+            yield goal.KnownTask(id=draft.id, title=draft.title, state="new")
+    for row in index.rows(view, State.LANDED):
+        yield goal.KnownTask(id=row.id, title=row.title, state=row.state.value)
+
+
+# -- how it ended ---------------------------------------------------------------------------------
+
+
+def _judge(launched: launch.Launch, ended: process.Ended) -> None:
+    """
+    Raises:
+        PlanFailed: it was ended, or its adapter does not call this a success.
+    """
+    limits = launched.config.limits
+    hint = f"less {shlex.quote(str(_said(launched)))}"
+    if ended.timed_out and limits.attempt is not None:
+        raise PlanFailed(f"the agent was ended after {short(limits.attempt)}", hint=hint)
+    if ended.stopped is not None:
+        span = limits.start if ended.stopped != "silent" else limits.silence
+        after = f" for {short(span)}" if span is not None else ""
+        raise PlanFailed(f"the agent was ended: {ended.stopped}{after}", hint=hint)
+    judgement = adapters.judge(
+        launched.adapter, ended.exit_code, ended.signal, launched.transcript, launched.stderr
+    )
+    match judgement.is_:
+        case "success":
+            return
+        case "login":
+            does = judgement.hint or "log in with the agent's own command"
+            raise AgentRefused("the agent is not logged in", why=does, hint=hint)
+        case "limit":
+            raise AgentRefused("the provider limits this account; try again later", hint=hint)
+        case "turns" | "cost":
+            raise PlanFailed(f"the agent's limit of {judgement.is_} is used up", hint=hint)
+        case "failed":
+            why = _tail(launched.stderr) or _tail(launched.transcript) or None
+            raise PlanFailed(f"the agent failed: {_how(ended)}", why=why, hint=hint)
+
+
+def _how(ended: process.Ended) -> str:
+    if ended.signal is not None:
+        return f"killed by signal {ended.signal}"
+    return "its shim was killed" if ended.exit_code is None else f"exit code {ended.exit_code}"
+
+
+def _said(launched: launch.Launch) -> Path:
+    """The file that has what the agent said; its transcript when both are empty."""
+    files = [f for f in (launched.transcript, launched.stderr) if f.exists() and f.stat().st_size]
+    return files[0] if files else launched.transcript
+
+
+def _tail(file: Path) -> str:
+    """The last lines of an output, as a terminal may show them."""
+    with contextlib.suppress(OSError), file.open("rb") as stream:
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - 4096))
+        lines = [
+            one_line(one, 200) for one in stream.read().decode("utf-8", "replace").splitlines()
+        ]
+        return "\n".join([one for one in lines if one][-TAIL_LINES:])
+    return ""
+
+
+# -- what it wrote --------------------------------------------------------------------------------
+
+
+def _differing(slot: Slot, occupant: Occupant, captured: Captured) -> set[str]:
+    """Paths at which the worktree is not as it was opened, by us or by setup."""
+    last = captured.rescue or captured.head
+    call = ("diff-tree", "-r", "-z", "--no-renames", "--name-only", occupant.start, last)
+    return set(slot.own_git.run(*call, timeout=600).fields)
+
+
+def _touched(slot: Slot, occupant: Occupant, captured: Captured) -> set[str]:
+    """Paths that any of its commits changed, also back again."""
+    git = slot.own_git
+    commits = git.run("rev-list", captured.head, f"^{occupant.start}").text
+    call = (
+        "diff-tree",
+        "--stdin",
+        "-r",
+        "-z",
+        "-m",
+        "--no-renames",
+        "--no-commit-id",
+        "--name-only",
+    )
+    return (
+        set(git.run(*call, input=f"{commits}\n".encode(), timeout=600).fields) if commits else set()
+    )
+
+
+def _names_at(work: Workspace, commit: str) -> Iterable[str]:
+    """Names in the folder of tasks at a commit."""
+    reader = work.ledger.hub.reader
+    entry = reader.find(reader.tree_of(commit), work.config.tasks)
+    return reader.tree(entry.oid) if entry is not None and entry.mode == TREE else ()
+
+
+def _judged(work: Workspace, placed: Iterable[gather.Placed]) -> plan.Plan:
+    """The folder as `plan check` judges it, and what is wrong with new files beside old ones."""
+    folder = work.config.tasks
+    read = tasks.read_plan(work.ledger, work.checkout / folder, work.config)
+    view, index = work.ledger.view(), work.ledger.index
+    new = {f"{folder}/{one.name}" for one in placed if one.is_new}
+    problems = [
+        Problem(
+            f"{folder}/{one.name}", 0, "file", f"was written as {one.wanted}, which has other text"
+        )
+        for one in placed
+        if one.is_new and one.name != one.wanted
+    ]
+    for draft in read.drafts:
+        if draft.file in new and view.state(draft.id) is not State.ABSENT:
+            state = shown_state(view, index, draft.id)
+            text = f"there is a task {draft.id} already: it is {state}"
+            problems.append(Problem(draft.file, draft.lines.get("id", 0), "id", text))
+    return plan.Plan(read.drafts, tuple(sorted({*read.problems, *problems})))
