@@ -302,7 +302,9 @@ class Loop:
             folder.mkdir(parents=True, exist_ok=True)
             attempt.tmpdir = Path(tempfile.mkdtemp(prefix="swarm-"))
             self._clear_slot()
-            opening = open_slot(setting.ground, self.slot, lock, task)
+            opening = open_slot(
+                setting.ground, self.slot, Occupant.of(lock), task.header.paths
+            )
             attempt.occupant = self.slot.occupant()
             if not self._start_setup(attempt, opening):
                 self._start_agent(attempt, view)

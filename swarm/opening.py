@@ -7,14 +7,13 @@ Guards: a run and a claim by hand get the same; what setup leaves is nobody's wo
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from swarm import environment, faults, process
 from swarm.check import made_before, mark_setup, needs_setup, setup_digest, unmark_setup
 from swarm.config import Config
-from swarm.ledger.records import Lock, Task
 from swarm.plumbing.hub import Hub
 from swarm.slot import Furnishing, Occupant, Opened, Slot
 
@@ -33,11 +32,11 @@ class Ground:
 
 @dataclass(frozen=True)
 class Opening:
-    """A slot that was opened for a claim; `begin_setup` is what is left to do."""
+    """A slot that was opened for an attempt; `begin_setup` is what is left to do."""
 
     ground: Ground
     slot: Slot
-    lock: Lock
+    occupant: Occupant
     furnishing: Furnishing
     opened: Opened
 
@@ -62,8 +61,8 @@ class Opening:
         facts = environment.SlotFacts(
             name=self.slot.name,
             worktree=self.slot.tree,
-            task=self.lock.task,
-            attempt=self.lock.token,
+            task=self.occupant.task,
+            attempt=self.occupant.token,
         )
         env = environment.for_check(
             self.ground.environ,
@@ -121,8 +120,10 @@ class Setup:
         return None
 
 
-def open_slot(ground: Ground, slot: Slot, lock: Lock, task: Task) -> Opening:
-    """Open the slot at the start of a claim's attempt; what lay in it was saved before.
+def open_slot(ground: Ground, slot: Slot, occupant: Occupant, paths: Sequence[str] = ()) -> Opening:
+    """Open the slot at the start of an attempt; what lay in it was saved before.
+
+    `paths`: what the task may change; none: anything.
 
     Raises:
         GitFault: see `Slot.open`.
@@ -137,19 +138,12 @@ def open_slot(ground: Ground, slot: Slot, lock: Lock, task: Task) -> Opening:
         exclude=worktree.exclude,
         sparse=worktree.sparse,
         user_excludes=ground.user_excludes,
-        trailers={"task": lock.task, "agent": lock.agent, "token": str(lock.token)},
+        trailers={
+            "task": occupant.task,
+            "agent": occupant.agent,
+            "token": str(occupant.token),
+        },
         # Where a stray path only warns, sealing tells it: a guard at each commit costs a git more.
-        paths=tuple(task.header.paths) if ground.config.gate.scope != "warn" else (),
+        paths=tuple(paths) if ground.config.gate.scope != "warn" else (),
     )
-    occupant = Occupant(
-        task=lock.task,
-        token=lock.token,
-        nonce=lock.nonce,
-        agent=lock.agent,
-        run=lock.run,
-        base=lock.base,
-        start=lock.start,
-        merge=lock.merge,
-        head=lock.start,
-    )
-    return Opening(ground, slot, lock, furnishing, slot.open(occupant, furnishing))
+    return Opening(ground, slot, occupant, furnishing, slot.open(occupant, furnishing))

@@ -12,7 +12,6 @@ import contextlib
 import os
 import re
 import shlex
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,7 +26,7 @@ from swarm.change import Captured, capture
 from swarm.config import Config, Problem
 from swarm.errors import Exit, GitFault, SwarmError
 from swarm.ids import new_agent_id, new_nonce, short
-from swarm.ledger.records import Lock, Task, TaskHeader, encode_task
+from swarm.ledger.records import Task, TaskHeader, encode_task
 from swarm.ledger.view import State
 from swarm.opening import Ground, Opening, open_slot
 from swarm.overview import shown_state, stand
@@ -188,8 +187,8 @@ class _Attempt:
         self.tmpdir = tmpdir
         self.on_tick = on_tick
         self.home = launch.private_home(self.work.layout, self.work.config, slot)
-        self.lock = _stand_in(planning, slot)
-        self.mark = f"{planning.name}.{self.lock.agent}.{new_nonce()[:12]}"
+        self.comer = _comer(planning)
+        self.mark = f"{planning.name}.{self.comer.agent}.{new_nonce()[:12]}"
         self.opening: Opening | None = None
         self.occupant: Occupant | None = None  # as opening and setup left it
 
@@ -201,7 +200,7 @@ class _Attempt:
         environ = self.planning.environ
         hub, config = work.ledger.hub, work.config
         ground = Ground(hub, config, work.checkout, copies, excludes, environ)
-        self.opening = open_slot(ground, self.slot, self.lock, self._task())
+        self.opening = open_slot(ground, self.slot, self.comer, self._task().header.paths)
         self.occupant = self.slot.occupant()
 
     def set_up(self) -> None:
@@ -272,7 +271,7 @@ class _Attempt:
         header = TaskHeader(
             id=self.planning.name,
             title=one_line(self.planning.goal, 100),
-            added_at=self.lock.claimed_at,
+            added_at=self.work.ledger.clock.now(),
             paths=[f"{self.work.config.tasks}/*.md"],
         )
         return Task(header=header, body=self.planning.goal + "\n")
@@ -334,29 +333,20 @@ class _Attempt:
         return []
 
 
-def _stand_in(planning: Planning, slot: Slot) -> Lock:
-    """What a claim would say to whoever opens a slot for it. There is none; nobody writes this."""
+def _comer(planning: Planning) -> Occupant:
+    """Who comes into the slot: no claim of the ledger's, so nothing but the flock keeps it."""
     ledger = planning.work.ledger
     tip = ledger.hub.tip(ledger.branch)
-    return Lock(
+    return Occupant(
         task=planning.name,
         token=ATTEMPT,
         nonce=new_nonce(),
         agent=new_agent_id(),
-        adapter=planning.adapter.name,
-        role="",
-        slot=slot.name,
         run=planning.name,
-        runner=planning.name,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        boot_id=ledger.clock.boot_id(),
-        claimed_at=ledger.clock.now(),
-        claimed_monotonic_seconds=ledger.clock.monotonic(),
-        lease_seconds=0.0,
         base=tip,
         start=tip,
         merge=None,
+        head=tip,
     )
 
 

@@ -17,13 +17,14 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import msgspec
 
 from swarm import faults
 from swarm.errors import GitFault
 from swarm.ids import is_oid
+from swarm.ledger.records import Lock
 from swarm.plumbing.git import Git
 from swarm.plumbing.hub import Hub
 from swarm.plumbing.install import hook_bytes
@@ -66,6 +67,21 @@ class Occupant(msgspec.Struct, frozen=True, kw_only=True):
     kept: list[str] = []  # paths that survive between claims: never sealed
     sparse: list[str] = []  # cone folders; what is outside was never checked out
     setup: SetUp | None = None  # None: nothing of setup's lies here
+
+    @classmethod
+    def of(cls, lock: Lock) -> Self:
+        """Who comes in with a claim; opening fills in what it finds."""
+        return cls(
+            task=lock.task,
+            token=lock.token,
+            nonce=lock.nonce,
+            agent=lock.agent,
+            run=lock.run,
+            base=lock.base,
+            start=lock.start,
+            merge=lock.merge,
+            head=lock.start,
+        )
 
 
 @dataclass(frozen=True)

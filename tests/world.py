@@ -5,16 +5,19 @@ Every step ends in a check of all invariants.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from swarm import adapter as adapters
 from swarm import claim as claims
@@ -23,6 +26,7 @@ from swarm import invariants, plan
 from swarm.change import Captured, NoWork, Rules, Sealed, Unresolved, capture, save, seal
 from swarm.check import Bench
 from swarm.claim import Claimed, Ending, Fenced, Mine, Released, Terms, Who
+from swarm.cli import boundary
 from swarm.gate import Gate
 from swarm.ids import fold, new_nonce
 from swarm.layout import Layout, beside
@@ -77,6 +81,26 @@ def run_swarm(
         timeout=timeout,
         stdin=subprocess.DEVNULL,
     )
+
+
+class Said(NamedTuple):
+    """How a command ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def all(self) -> str:
+        return self.out + self.err
+
+
+def typed(folder: Path, *args: str) -> Said:
+    """The command as a person types it, in this process: where none other has to be alive."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.chdir(folder), redirect_stdout(out), redirect_stderr(err):
+        code = boundary.run(list(args))
+    return Said(code, out.getvalue(), err.getvalue())
 
 
 class TickingClock:
@@ -194,6 +218,51 @@ class Agent:
         return answer
 
 
+@dataclass(frozen=True)
+class Upstream:
+    """`origin`, a bare repository that the checkout knows, and `mate`, a teammate's clone of it."""
+
+    origin: Path
+    mate: Path
+    branch: str
+
+    @property
+    def tip(self) -> str:
+        """What the branch holds there."""
+        return git(self.origin, "rev-parse", f"refs/heads/{self.branch}")
+
+    def git(self, *args: str, ok: Sequence[int] = (0,)) -> str:
+        """The teammate's own git."""
+        return git(self.mate, *args, ok=ok)
+
+    def commit(self, path: str, text: str | None, message: str = "by mate") -> str:
+        """The teammate's commit on top of what the branch holds, pushed; None removes the file."""
+        self.git("fetch", "-q", "origin")
+        self.git("reset", "-q", "--hard", f"origin/{self.branch}")
+        place = self.mate / path
+        if text is None:
+            place.unlink()
+        else:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text, "utf-8")
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", message)
+        return self.push()
+
+    def squash(self, branch: str, message: str = "") -> str:
+        """What a forge makes of a request for `branch` that is squashed; pushed."""
+        self.git("fetch", "-q", "origin")
+        self.git("reset", "-q", "--hard", f"origin/{self.branch}")
+        self.git("merge", "-q", "--squash", f"origin/{branch}")
+        self.git("commit", "-q", "-m", message or f"{branch} (#1)")
+        return self.push()
+
+    def push(self, *options: str) -> str:
+        """Push what the teammate's clone has checked out to the branch."""
+        self.git("push", "-q", *options, "origin", f"HEAD:{self.branch}")
+        return self.git("rev-parse", "HEAD")
+
+
 class World:
     """A user's repository `app`, adopted by swarm, and everything around it."""
 
@@ -307,19 +376,8 @@ class World:
         assert isinstance(answer, Claimed), answer
         place = self.slot(slot)
         rescue_leftovers(self.ledger, place, self.rules)
-        lock = answer.lock
         opened = place.open(
-            Occupant(
-                task=lock.task,
-                token=lock.token,
-                nonce=lock.nonce,
-                agent=lock.agent,
-                run=lock.run,
-                base=lock.base,
-                start=lock.start,
-                merge=lock.merge,
-                head=lock.start,
-            ),
+            Occupant.of(answer.lock),
             furnishing or Furnishing(checkout=self.app, exclude=self.config.worktree.exclude),
         )
         self.step()
@@ -388,6 +446,30 @@ class World:
         git(self.app, "push", "-q", "swarm", f"HEAD:{self.ledger.branch}")
         self.step()
         return git(self.app, "rev-parse", "HEAD")
+
+    def upstream(self, *, branch: str | None = None) -> Upstream:
+        """Give the checkout a remote `origin` that holds what the checkout has committed."""
+        made = Upstream(
+            self.folder / "origin.git", self.folder / "mate", branch or self.ledger.branch
+        )
+        git(self.folder, "init", "-q", "--bare", "-b", made.branch, str(made.origin))
+        git(self.app, "remote", "add", "origin", str(made.origin))
+        git(self.app, "push", "-q", "origin", f"HEAD:refs/heads/{made.branch}")
+        git(self.folder, "clone", "-q", str(made.origin), str(made.mate))
+        return made
+
+    def typed(self, *args: str) -> Said:
+        """A command in the checkout. Gates of this world are closed, so that it can be one."""
+        self.close_gates()
+        said = typed(self.app, *args)
+        self.step()
+        return said
+
+    def close_gates(self) -> None:
+        """Nobody is the gate any more."""
+        for gate in self.gates:
+            gate.close()
+        self.gates.clear()
 
     def sweep(self) -> Report:
         """What any process does about dead and silent runners."""
