@@ -149,7 +149,7 @@ class Placeholders:
     attempt: int
     python: str  # the interpreter that runs swarm
     checkout: Path  # the user's
-    writable_roots: tuple[Path, ...]  # folders outside the worktree that a commit there writes
+    writable_roots: tuple[Path, ...]  # outside the worktree: what a commit or a question writes
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from swarm.ledger.view import View
 from swarm.plumbing.git import Git
 from swarm.plumbing.hub import RESCUE, Hub, work_ref
 from swarm.plumbing.refs import Committed, Move
-from swarm.scope import compile_globs, outside
+from swarm.scope import outside, protected
 from swarm.secret import has_secret, is_secret
 from swarm.slot import Occupant, Slot, has_marker_line, in_cone, is_below, unblock
 from swarm.strays import MISSING, fall_back, keep_elsewhere, why_refused
@@ -840,10 +840,9 @@ def _holds(
     rules: Rules,
     now: datetime,
 ) -> list[HoldReason]:
-    protect = compile_globs(rules.protect)
-    protected = [p for p in differs.paths if protect.matches(p)]
-    if captured.flattened and ".gitmodules" not in protected:
-        protected.append(".gitmodules")  # it names what the change has as plain files
+    guarded = protected(differs.paths, rules.protect)
+    if captured.flattened and ".gitmodules" not in guarded:
+        guarded.append(".gitmodules")  # it names what the change has as plain files
     found: list[HoldReason] = []
     looked: list[tuple[Hold, Sequence[str], bool]] = [
         ("secret", captured.secret, True),
@@ -855,8 +854,8 @@ def _holds(
         if paths:
             hold = HoldReason(reason=reason, paths=list(paths), at=now, is_left_out=is_out)
             found.append(hold)
-    if protected:
-        found.append(HoldReason(reason="protected", paths=protected, at=now))
+    if guarded:
+        found.append(HoldReason(reason="protected", paths=guarded, at=now))
     if scope and rules.scope == "hold":
         found.append(HoldReason(reason="scope", paths=list(scope), at=now))
     if rules.review == "all":

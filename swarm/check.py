@@ -83,7 +83,11 @@ def judged(hub: Hub, check: Check, commit: str) -> str:
     """What the verdict is keyed by: the tree, a digest of its declared part, or the commit."""
     if check.reads == "history":
         return commit
-    tree = hub.reader.tree_of(commit)
+    return judged_tree(hub, check, hub.reader.tree_of(commit))
+
+
+def judged_tree(hub: Hub, check: Check, tree: str) -> str:
+    """The same for a tree that no commit need have yet; not of a check that reads history."""
     if not check.paths:
         return tree
     matcher = compile_globs(check.paths)

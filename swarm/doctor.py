@@ -575,7 +575,8 @@ def _expire(case: Case, finding: Finding) -> str:
     if before is not None and after is not None and before.nonce == after.nonce:
         kept = "; ".join(report.kept) or "it lives again, or was extended"
         raise CannotMend(f"{finding.subject} is still held", why=kept)
-    return "expired; " + (", ".join(report.rescued) or "its work is in its work ref, if any")
+    how = "ended as was asked; " if report.heeded else "expired; "
+    return how + (", ".join(report.rescued) or "its work is in its work ref, if any")
 
 
 # -- slots

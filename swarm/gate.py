@@ -6,8 +6,9 @@ Guards: exactly one runner is the gate; nothing lands unchecked; a red target bl
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -51,6 +52,7 @@ from swarm.land import (
     eject_last,
     guard,
     is_gate,
+    is_judged_held,
     land,
     leave_gate,
     may_land,
@@ -67,7 +69,7 @@ from swarm.ledger.outcome import Bounds
 from swarm.ledger.records import HoldReason, Last, Paused, QueueEntry, Task, TaskHeader, Verdict
 from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import State, View, queue_order
-from swarm.liveness import Holder, signs
+from swarm.liveness import sign_of
 from swarm.merge import Attributes, Candidate, Clean, Conflict, build, merge_trees
 from swarm.reconcile import keep_last_landing, settle
 from swarm.scope import outside
@@ -104,6 +106,7 @@ class Activity:
     check: str
     role: str
     since: datetime
+    is_held: bool = False  # it waits for a person's word; judged so that what is read is green
 
 
 class Gate:
@@ -148,6 +151,7 @@ class Gate:
         self._was_paused = False  # at the last look
         self._judging: str | None = None  # nonce of the entry at hand
         self._deferred: dict[str, float] = {}  # nonce -> not before, on the monotonic clock
+        self._read_on: dict[str, str] = {}  # nonce of a held entry -> target it was judged on
 
     @classmethod
     def of(cls, work: Workspace, runner: str) -> Self:
@@ -172,8 +176,14 @@ class Gate:
         job = self.job
         if job is None or job.running is None:
             return None
-        task = job.candidate.entry.task if job.candidate else None
-        return Activity(task, job.ask.check.name, job.ask.role, job.running.started_at)
+        entry = job.candidate.entry if job.candidate else None
+        return Activity(
+            entry.task if entry else None,
+            job.ask.check.name,
+            job.ask.role,
+            job.running.started_at,
+            entry is not None and entry.is_held,
+        )
 
     @property
     def red(self) -> Verdict | None:
@@ -230,16 +240,8 @@ class Gate:
         assert gate is not None
         dead: str | None = None
         if gate.runner is not None and gate.runner != self.runner:
-            holder = Holder(
-                gate.nonce, gate.runner, gate.boot_id or "", gate.taken_monotonic_seconds or 0.0
-            )
-            sign = signs(
-                self.ledger.hub,
-                [holder],
-                self.layout.runs,
-                self.layout.cache,
-                self.ledger.clock,
-            )[gate.nonce]
+            layout, clock = self.layout, self.ledger.clock
+            sign = sign_of(self.ledger.hub, gate, layout.runs, layout.cache, clock)
             if sign.age_seconds <= (gate.lease_seconds or 0.0):
                 return False
             dead = gate.nonce
@@ -307,6 +309,7 @@ class Gate:
             if not entries:
                 self._open_fix_main(view, known[1])
                 return True
+        entries = entries or self._unread(view)
         max_wait = self.config.gate.max_wait  # older ones go first, whatever their priority
         entry = min(entries, key=lambda e: queue_order(e, view.now, max_wait), default=None)
         self._judging = entry.nonce if entry is not None else None
@@ -328,10 +331,24 @@ class Gate:
         entry = view.entry(task)
         return entry is not None and not entry.is_held and may_land(view, task)
 
+    def has_unread(self, view: View) -> bool:
+        """Is there a held change that this gate will judge for the person who is to read it?"""
+        return self.claim is not None and bool(self._unread(view))
+
     def _waiting(self, view: View) -> list[QueueEntry]:
         """Changes that may be judged and landed now; in no order."""
-        entries = [e for e in view.entries() if not e.is_held and not view.why_damaged(e.task)]
-        entries = [e for e in entries if may_land(view, e.task)]
+        return self._judgeable(view, [e for e in view.entries() if not e.is_held])
+
+    def _unread(self, view: View) -> list[QueueEntry]:
+        """Held changes that were not judged on this target yet; in no order.
+
+        Looked at when nothing can land: once for each target, so that a person reads what is green.
+        """
+        held = [e for e in view.entries() if is_judged_held(e)]
+        return self._judgeable(view, [e for e in held if self._read_on.get(e.nonce) != view.target])
+
+    def _judgeable(self, view: View, entries: list[QueueEntry]) -> list[QueueEntry]:
+        entries = [e for e in entries if not view.why_damaged(e.task) and may_land(view, e.task)]
         if self._deferred:
             clock = self.ledger.clock.monotonic()
             entries = [e for e in entries if self._deferred.get(e.nonce, clock) <= clock]
@@ -360,7 +377,7 @@ class Gate:
             self._eject(entry, outcome="no_work", message=message)
             return True
         joins = task.header.joins_history
-        if joins and hub.contains(entry.head, view.target):
+        if joins and self._is_ahead(view, entry):
             tree = hub.reader.tree_of(entry.head)
             ahead = Candidate(entry.head, tree, view.target, entry, entry_id)
             return self._judge(view, ahead, task)
@@ -388,6 +405,13 @@ class Gate:
             )
             return True
         return self._judge(view, built, task)
+
+    def _is_ahead(self, view: View, entry: QueueEntry) -> bool:
+        """Is it upstream's own commit, to which the target only has to go forward?"""
+        known = view.upstream()
+        if known is None or entry.head != known.tip or entry.head == view.target:
+            return False
+        return self.ledger.hub.contains(entry.head, view.target)
 
     def _judge(self, view: View, built: Candidate, task: Task) -> bool:
         """Guards first, then the checks that apply."""
@@ -458,8 +482,9 @@ class Gate:
         """Answer the job's question from the store, or poll the check that runs."""
         job = self.job
         assert job is not None
+        job.candidate = self._as_queued(view, job.candidate)
         if self._is_outdated(view, job):
-            self._drop_job("the target or the queue entry moved")
+            self._drop_job("the target or the queue moved")
             return True
         if job.running is None:
             verdict = self._find_verdict(view, job)
@@ -487,13 +512,28 @@ class Gate:
             return self._decide(view, job.candidate, done.value, job.fresh)
         return True
 
+    def _as_queued(self, view: View, built: Candidate | None) -> Candidate | None:
+        """The candidate with its entry as it is now: an approval changes nothing that is judged."""
+        if built is None:
+            return None
+        entry_id = view.blob_id(records.queue_path(built.entry.task))
+        if entry_id is None or entry_id == built.entry_id:
+            return built
+        with contextlib.suppress(records.Undecodable):
+            entry = view.entry(built.entry.task)
+            if entry is not None and entry.nonce == built.entry.nonce:
+                return replace(built, entry=entry, entry_id=entry_id)
+        return built
+
     def _is_outdated(self, view: View, job: Job) -> bool:
         if view.target != job.target:
             return True
         if job.candidate is None:
             return False
-        path = records.queue_path(job.candidate.entry.task)
-        return view.blob_id(path) != job.candidate.entry_id
+        entry = job.candidate.entry
+        if view.blob_id(records.queue_path(entry.task)) != job.candidate.entry_id:
+            return True
+        return entry.is_held and bool(self._waiting(view))  # what can land does not wait for it
 
     def _find_verdict(self, view: View, job: Job) -> Verdict | None:
         if job.ask.again:
@@ -550,7 +590,11 @@ class Gate:
             self.target_verdict = (view.target, decision)
             return True
         entry = candidate.entry
+        if entry.is_held:
+            self._read_on[entry.nonce] = candidate.previous
         match decision:
+            case Pass() | CannotJudge() if entry.is_held:  # a person's word is missing: it stays
+                self._write(fresh)
             case Pass(verdicts):
                 self._cannot_judge = 0
                 self._land(candidate, [v.key for v in verdicts], fresh)
@@ -740,7 +784,7 @@ class Gate:
             held = msgspec.structs.replace(entry, hold=[*(entry.hold or ()), *dated])
             event = Event(
                 "held",
-                "; ".join(f"{h.reason}: {', '.join(h.paths[:5])}" for h in holds),
+                "; ".join(_held_for(hold) for hold in holds),
                 {records.queue_path(entry.task): records.encode(held)},
                 entry.task,
                 token=entry.token,
@@ -801,6 +845,10 @@ _CURES = (
     'pip: [worktree] setup = "python3 -m venv .venv && .venv/bin/pip install -e .", '
     'keep = [".venv"]'
 )
+
+
+def _held_for(hold: HoldReason) -> str:
+    return hold.reason + (f": {', '.join(hold.paths[:5])}" if hold.paths else "")
 
 
 def _paused(view: View, why: str, decision: CannotJudge) -> Paused:

@@ -12,8 +12,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from swarm import request, steer
 from swarm.change import NoWork, Sealed, Unresolved, capture, save, seal
 from swarm.claim import (
     AlreadyHolding,
@@ -37,12 +39,13 @@ from swarm.layout import Layout
 from swarm.ledger import records
 from swarm.ledger.records import Lock, Outcome
 from swarm.ledger.view import View
-from swarm.liveness import Holder, Sign, beat, signs
+from swarm.liveness import Sign, beat, sign_of
 from swarm.opening import Ground, Setup, open_slot
 from swarm.plumbing import checkout as user
 from swarm.plumbing.hub import Hub
-from swarm.reconcile import rescue_leftovers
+from swarm.reconcile import Sweep, rescue_leftovers
 from swarm.slot import Occupant, Slot
+from swarm.task import Refusal
 from swarm.workspace import Workspace
 
 PREFIX = "h"
@@ -253,13 +256,16 @@ def _open(work: Workspace, slot: Slot, claimed: Claimed, on_setup: Callable[[], 
     copies = tuple(user.ignored_matching(work.checkout, work.config.worktree.copy))
     excludes = user.user_excludes(work.checkout)
     ground = Ground(work.ledger.hub, work.config, work.checkout, copies, excludes)
-    opening = open_slot(ground, slot, lock, task)
+    opening = open_slot(ground, slot, Occupant.of(lock), task.header.paths)
     folder = work.layout.attempt("", lock.task, lock.token)
     folder.mkdir(parents=True, exist_ok=True)
     last = claimed.attempts.last
-    told = f"\n\nThe last attempt: {last.message}\n{last.detail}\n" if last else ""
+    more = f"\n\nThe last attempt: {last.message}\n{last.detail}\n" if last else ""
+    for told in claimed.attempts.told:
+        asked = f"The question: {told.question}\n" if told.question else ""
+        more += f"\n{asked}{told.by} said: {told.text}\n"
     task_file = folder / "task.md"
-    task_file.write_bytes(records.encode_task(task) + told.encode("utf-8", "replace"))
+    task_file.write_bytes(records.encode_task(task) + more.encode("utf-8", "replace"))
     log, how = folder / "setup.log", None
     with tempfile.TemporaryDirectory(prefix="swarm-", ignore_cleanup_errors=True) as tmpdir:
         mark = f"{lock.runner}.{lock.agent}.{new_nonce()[:12]}"
@@ -294,7 +300,7 @@ def _finish(setup: Setup, on_setup: Callable[[], None]) -> str | None:
     return setup.finish(ended)
 
 
-# -- submit, release, renew
+# -- submit, release, ask, renew
 
 
 @dataclass(frozen=True)
@@ -363,14 +369,19 @@ def give_back(
         return release(work.ledger, mine, ending, work.bounds, by=stand.occupant.agent)
     outcome: Outcome = "given_up" if give_up else "stopped"
     message = f"given up: {reason}" if give_up else f"released: {reason}"
+    return _end_by_hand(work, stand, partial(Ending, outcome, message), by, task)
+
+
+def _end_by_hand(
+    work: Workspace, stand: Stand, ending: Callable[..., Ending], by: str, task: str | None
+) -> Released | Fenced:
     with _taken(work, stand.slot) as slot:
         occupant = slot.occupant()
         if occupant is None:
             lock = find_lock(work.ledger.view(), task) if task else None
             if lock is None or lock.slot != slot.name:
                 raise UsageError(f"no claim lives in slot {slot.name}", hint="swarm claims")
-            ending = Ending(outcome, message)
-            return release(work.ledger, Mine.of(lock), ending, work.bounds, by=by)
+            return release(work.ledger, Mine.of(lock), ending(), work.bounds, by=by)
         mine = _mine(occupant)
         fenced = check_fence(work.ledger.view(), mine)
         if fenced is not None:
@@ -378,14 +389,32 @@ def give_back(
             return fenced
         captured = capture(slot, occupant, work.rules)
         saved = save(work.ledger, slot, mine.task, mine.token, captured)
-        ending = Ending(
-            outcome,
-            message,
-            paths=captured.unresolved,
-            work=saved.work,
-            moves=saved.moves,
-        )
-        return release(work.ledger, mine, ending, work.bounds, by=by)
+        ended = ending(paths=captured.unresolved, work=saved.work, moves=saved.moves)
+        return release(work.ledger, mine, ended, work.bounds, by=by)
+
+
+def ask(
+    work: Workspace, stand: Stand, question: str, by: str
+) -> Released | Fenced | steer.Asked | steer.Stopped | Refusal:
+    """End a claim with a question: its work is saved, and the task waits for the answer.
+
+    In a loop's slot, whose agent asks, its runner does that; `Asked`: it will.
+
+    Raises:
+        UsageError: nothing is claimed in this slot.
+        SwarmError: the question could not be left for the runner; nothing was asked.
+        GitFault, HubUnusable: as `give_back`; in a loop's slot the question is not lost.
+    """
+    if stand.occupant is None:
+        raise UsageError(f"no attempt is under way in slot {stand.slot}", hint="swarm status")
+    mine = _mine(stand.occupant)
+    if not stand.is_hand:
+        setting = Sweep(work.layout, work.rules, work.bounds, work.config.limits.grace)
+        return steer.ask(work.ledger, setting, mine, question)
+    asked = request.Request(
+        kind="ask", nonce=mine.nonce, by=mine.agent, text=request.plain(question)
+    )
+    return _end_by_hand(work, stand, request.Wanted(ask=asked).ending, by, mine.task)
 
 
 def renew(work: Workspace, stand: Stand) -> Fenced | None:
@@ -408,11 +437,10 @@ def renew(work: Workspace, stand: Stand) -> Fenced | None:
 # -- who else
 
 
-def sign_of(work: Workspace, lock: Lock) -> Sign:
+def sign_of_claim(work: Workspace, lock: Lock) -> Sign:
     """The newest sign of life of a claim's runner."""
-    holder = Holder(lock.nonce, lock.runner, lock.boot_id, lock.claimed_monotonic_seconds)
     layout, hub = work.layout, work.ledger.hub
-    return signs(hub, [holder], layout.runs, layout.cache, work.ledger.clock)[lock.nonce]
+    return sign_of(hub, lock, layout.runs, layout.cache, work.ledger.clock)
 
 
 def is_gate_alive(work: Workspace) -> bool:
@@ -420,9 +448,6 @@ def is_gate_alive(work: Workspace) -> bool:
     gate = work.ledger.view().gate()
     if gate is None or gate.runner is None:
         return False
-    holder = Holder(
-        gate.nonce, gate.runner, gate.boot_id or "", gate.taken_monotonic_seconds or 0.0
-    )
     layout, hub = work.layout, work.ledger.hub
-    sign = signs(hub, [holder], layout.runs, layout.cache, work.ledger.clock)[gate.nonce]
+    sign = sign_of(hub, gate, layout.runs, layout.cache, work.ledger.clock)
     return sign.age_seconds <= (gate.lease_seconds or 0.0)

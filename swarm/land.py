@@ -13,6 +13,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import get_args
 
 import msgspec
 
@@ -27,6 +28,7 @@ from swarm.ledger.records import (
     Attempts,
     Done,
     Gate,
+    Hold,
     HoldReason,
     Landing,
     LandingChange,
@@ -471,6 +473,9 @@ def guard(
         GitFault: an object is missing.
     """
     entry = candidate.entry
+    known = {hold.reason for hold in entry.hold or ()}
+    if known.issuperset(get_args(Hold)):
+        return []  # whatever would be found has been answered
     landed = hub.changed_paths(candidate.previous, candidate.commit)
     found: list[tuple[str, list[str]]] = []
     meant = set(hub.changed_paths(entry.base, entry.head))
@@ -499,7 +504,6 @@ def guard(
         found.append(("protected", guarded))
     if rules.review == "all":  # it may have been sealed before a person asked for that
         found.append(("review", []))
-    known = {hold.reason for hold in entry.hold or ()}
     return [
         msgspec.convert({"reason": reason, "paths": paths, "at": entry.sealed_at}, HoldReason)
         for reason, paths in found
@@ -523,7 +527,8 @@ def _side_taken(hub: Hub, target: str, entry: QueueEntry) -> list[str]:
         parents = hub.git.run("rev-parse", f"{commit}^@").lines
         if len(parents) != 2:
             continue
-        merged = hub.git.run("merge-tree", "--write-tree", "--name-only", "-z", *parents, ok=(0, 1))
+        call = ("merge-tree", "--write-tree", "--name-only", "-z", "--allow-unrelated-histories")
+        merged = hub.git.run(*call, *parents, ok=(0, 1))
         fields = merged.fields
         if not fields:
             raise GitFault("git merge-tree failed", why=merged.complaint)

@@ -38,6 +38,11 @@ class Layout:
         return self.root / "runs"
 
     @property
+    def notified(self) -> Path:
+        """What `[notify] command` was told; `notified.lock` beside it is held by who tells."""
+        return self.runs / "notified.json"
+
+    @property
     def checks(self) -> Path:
         """Check output, capped."""
         return self.root / "checks"

@@ -57,6 +57,16 @@ class LastFacts:
     message: str  # one sentence
     detail: str = ""
     conflict: tuple[str, ...] = ()  # paths with conflict markers
+    asked: bool = False  # it ended with a question, which is what stands in the two above
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldFacts:
+    """One of `told`: what a person said since the task was first worked on; the newest last."""
+
+    text: str
+    by: str
+    question: str = ""  # of an earlier attempt, which it answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +87,7 @@ class PromptFacts:
     paths: tuple[str, ...] = ()  # globs; empty: anything
     needs: tuple[NeedFacts, ...] = ()
     last: LastFacts | None = None  # None: the first attempt
+    told: tuple[ToldFacts, ...] = ()
     checks: tuple[CheckFacts, ...] = ()
     rules: str = ""  # `[prompt] rules`
 
@@ -91,6 +102,7 @@ _SAMPLE = PromptFacts(
     paths=("src/**",),
     needs=(NeedFacts(id="a-need", title="A need", landed="0123456", files=1),),
     last=LastFacts(message="tests failed", detail="1 failed", conflict=("src/a.py",)),
+    told=(ToldFacts(text="Per invoice.", by="ann", question="Per seat?"),),
     checks=(CheckFacts(name="tests", run="true"),),
     rules="Be brief.",
 )

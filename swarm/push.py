@@ -6,6 +6,8 @@ Guards: never forced, never red; no text of a task is read as a command; a reque
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -19,18 +21,19 @@ from swarm import config as configuration
 from swarm import faults, process
 from swarm.check import judged
 from swarm.errors import SwarmError, TargetRed, UsageError
-from swarm.ids import fold, new_nonce
-from swarm.ledger.records import Done, Push, Verdict
+from swarm.ids import new_nonce
+from swarm.ledger.events import Event
+from swarm.ledger.records import Done, Push, Upstream, Verdict
 from swarm.ledger.store import Draft, refuse
-from swarm.ledger.view import View
-from swarm.overview.moment import read_moment, readable
+from swarm.ledger.view import View, readable
+from swarm.overview.moment import read_moment
 from swarm.overview.target import newest_verdict, target_of
 from swarm.plumbing import remote as remotes
 from swarm.trailers import of_commit, one_line
-from swarm.upstream import fetch, record_of, upstream_event
+from swarm.upstream import Fetched, fetch, had_there, record_of, upstream_event
 from swarm.workspace import Workspace
 
-KEPT = 20  # branches whose last push is remembered
+KEPT = 20  # branches whose last push is remembered, and as many pushes before those
 COMMAND_LIMIT = timedelta(minutes=5)
 OUTPUT_CAP = 1 << 20
 MOST_LISTED = 200  # tasks in a request's text
@@ -88,49 +91,84 @@ def deliver(work: Workspace, branch: str) -> Delivered | Refused:
 
     Safe: killed anywhere, again: a branch that holds the tip already is only remembered.
     """
-    settings = work.config.upstream
+    settings, hub = work.config.upstream, work.ledger.hub
     moment = read_moment(work)
     target = target_of(moment)
-    tip = moment.view.target
+    tip = moment.view.target or hub.tip(target.branch)  # an empty one would delete the branch
     if target.verdict is not None and target.verdict.value == "failed":
         raise TargetRed(
             f"{target.branch} {tip[:7]} is red: {target.verdict.check} failed; nothing was pushed",
             hint="swarm run --allow-red",
         )
     remote = remotes.find_remote(work.checkout, settings.remote)
-    answer = remotes.push(work.ledger.hub, remote, tip, branch)
+    old = remotes.tip_of(hub, remote, branch, is_push=True)
+    if old is None:
+        _forget_request(work, branch)
+    answer = remotes.push(hub, remote, tip, branch, old)
     if isinstance(answer, remotes.NotForward):
         is_upstream = branch == (settings.branch or work.config.target)
         return Refused(settings.remote, branch, answer.says, is_upstream)
     faults.reach("push.after_push")
-    _remember(work, Push(branch=branch, oid=tip, at=moment.view.now), is_new=answer.old is None)
+    _remember(work, Push(branch=branch, oid=tip, at=moment.view.now))
     faults.reach("push.after_record")
     return Delivered(settings.remote, branch, answer.old, tip)
 
 
-def _remember(work: Workspace, push: Push, *, is_new: bool = False) -> None:
-    """Write what a branch holds; a branch that is new has no request yet."""
+def _record(work: Workspace, view: View) -> Upstream:
     settings = work.config.upstream
+    return record_of(view, settings.remote, settings.branch or work.config.target)
+
+
+def _newest(record: Upstream, branch: str) -> Push | None:
+    return next((push for push in reversed(record.pushes) if push.branch == branch), None)
+
+
+def _remember(work: Workspace, push: Push) -> None:
+    """Write what a branch holds."""
 
     def decide(view: View) -> Draft[None]:
-        branch = settings.branch or work.config.target
-        known = record_of(view, settings.remote, branch)
-        before = next((p for p in known.pushes if p.branch == push.branch), None)
-        has_request = push.has_request
-        if before is not None and not is_new:
-            has_request = has_request or before.has_request
+        known = _record(work, view)
+        before = _newest(known, push.branch)
+        has_request = push.has_request or (before is not None and before.has_request)
         if before is not None and (before.oid, before.has_request) == (push.oid, has_request):
             return refuse(None)
-        kept = [p for p in known.pushes if p.branch != push.branch]
         after = msgspec.structs.replace(push, has_request=has_request, at=view.now)
-        record = msgspec.structs.replace(known, pushes=[*kept, after][-KEPT:])
-        where = f"{settings.remote}/{push.branch}"
-        says = f"{where} holds {push.oid[:7]}"
+        says = f"{known.remote}/{push.branch} holds {push.oid[:7]}"
         says += ", and its merge was asked for" if has_request else ""
-        facts = {"Swarm-Branch": push.branch, "Swarm-Head": push.oid}
-        return Draft((upstream_event("pushed", says, record, facts),), None)
+        return Draft((_pushed(known, after, says),), None)
 
     work.ledger.append(decide)
+
+
+def _forget_request(work: Workspace, branch: str) -> None:
+    """The branch is not there: when it is new again its merge is asked for again.
+
+    Before the push: killed after it, the next one finds a branch that is there.
+    """
+
+    def decide(view: View) -> Draft[None]:
+        known = _record(work, view)
+        before = _newest(known, branch)
+        if before is None or not before.has_request:
+            return refuse(None)
+        after = msgspec.structs.replace(before, has_request=False, at=view.now)
+        return Draft((_pushed(known, after, f"{known.remote}/{branch} is gone"),), None)
+
+    work.ledger.append(decide)
+
+
+def _pushed(known: Upstream, push: Push, says: str) -> Event:
+    """The event that makes this the newest push of its branch."""
+    earlier = [p for p in known.pushes if (p.branch, p.oid) != (push.branch, push.oid)]
+    pushes = [*earlier, push]
+    newest: dict[str, Push] = {}
+    for known_push in reversed(pushes):
+        newest.setdefault(known_push.branch, known_push)
+    kept = list(newest.values())[:KEPT]
+    kept += [p for p in pushes if p not in kept][-KEPT:]  # what was squashed may be an older one
+    record = msgspec.structs.replace(known, pushes=[p for p in pushes if p in kept])
+    facts = {"Swarm-Branch": push.branch, "Swarm-Head": push.oid}
+    return upstream_event("pushed", says, record, facts)
 
 
 # The request
@@ -172,18 +210,21 @@ def ask(work: Workspace, delivered: Delivered) -> Asked | AskedBefore | NotAsked
 
     Safe: killed after the command and before it is remembered, it runs again the next time.
     """
-    settings = work.config.upstream
     require_command(work)
-    known = record_of(
-        work.ledger.view(), settings.remote, settings.branch or work.config.target
-    ).pushes
-    if any(p.branch == delivered.branch and p.has_request for p in known):
-        return AskedBefore()
-    request = compose(work)
     folder = work.layout.runs / "requests"
     folder.mkdir(parents=True, exist_ok=True)
-    name = fold(delivered.branch.replace("/", "-"))
-    body, log = folder / f"{name}.md", folder / f"{name}.log"
+    name = hashlib.sha256(delivered.branch.encode()).hexdigest()[:16]
+    with (folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two who ask at once would both be the first
+        before = _newest(_record(work, work.ledger.view()), delivered.branch)
+        if before is not None and before.has_request:
+            return AskedBefore()
+        return _ask(work, delivered, folder / f"{name}.md", folder / f"{name}.log")
+
+
+def _ask(work: Workspace, delivered: Delivered, body: Path, log: Path) -> Asked | NotAsked:
+    settings = work.config.upstream
+    request = compose(work)
     body.write_text(request.body, "utf-8", "replace")
     facts = {
         "SWARM_BRANCH": delivered.branch,
@@ -237,18 +278,9 @@ def require_command(work: Workspace) -> None:
 
 
 def compose(work: Workspace) -> Request:
-    """The request's title and text: tasks, checks, costs of what upstream lacks.
-
-    Raises:
-        RemoteUnreachable: what upstream has is not known.
-    """
+    """The request's title and text: tasks, checks, costs of what upstream lacks."""
     view, hub = work.ledger.view(), work.ledger.hub
-    try:
-        base: str | None = fetch(work).tip
-    except SwarmError:
-        known = view.upstream()
-        base = known.tip if known is not None and known.tip else None
-    without = [f"^{base}"] if base is not None and hub.reader.has(base) else []
+    without = [f"^{oid}" for oid in _there(work, view)]
     steps = hub.git.run("rev-list", "--first-parent", "--reverse", view.target, *without).lines
     landed: list[tuple[str, Done]] = []
     others = 0
@@ -263,7 +295,18 @@ def compose(work: Workspace) -> Request:
     title = f"{work.checkout.name}: {len(tasks)} tasks by swarm"
     if len(tasks) == 1:
         title = _title(view, tasks[0][0])
-    return Request(title, "\n".join(_body(work, view, tasks, others)) + "\n")
+    return Request(one_line(title, 120), "\n".join(_body(work, view, tasks, others)) + "\n")
+
+
+def _there(work: Workspace, view: View) -> list[str]:
+    """Commits beyond which upstream lacks what the target has; as known when it does not answer."""
+    try:
+        return had_there(work, view, fetch(work))
+    except SwarmError:
+        known = _record(work, view)
+        if known.tip is None or not work.ledger.hub.reader.has(known.tip):
+            return []
+        return had_there(work, view, Fetched(known.remote, known.branch, known.tip))
 
 
 def _is_join(view: View, task: str) -> bool:
@@ -305,8 +348,3 @@ def _said(verdict: Verdict | None) -> str:
         return "not run"
     took = f" in {verdict.runs[-1].seconds:.1f}s" if verdict.runs else ""
     return verdict.verdict.replace("_", " ") + took
-
-
-def log_of(work: Workspace, branch: str) -> Path:
-    """Where the command's output lies."""
-    return work.layout.runs / "requests" / f"{fold(branch.replace('/', '-'))}.log"

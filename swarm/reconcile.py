@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import msgspec
 
-from swarm import claim, process
+from swarm import claim, process, request
 from swarm.change import Rules, Saved, capture, rescue, save
 from swarm.errors import GitFault
 from swarm.land import GateClaim, GateLost, is_gate, landed_events
@@ -23,7 +23,7 @@ from swarm.ledger.outcome import Bounds
 from swarm.ledger.records import Lock, Parked, Work
 from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import View
-from swarm.liveness import Holder, Sign, signs
+from swarm.liveness import Holder, Sign, sign_of, signs
 from swarm.plumbing.hub import branch_ref, work_ref
 from swarm.plumbing.refs import Move
 from swarm.slot import Slot
@@ -179,6 +179,7 @@ class Report:
     """What a sweep did; each list in the order done."""
 
     expired: list[claim.Expired] = field(default_factory=list)
+    heeded: list[claim.Released] = field(default_factory=list)  # as was asked of their attempts
     extended: list[claim.Extended] = field(default_factory=list)
     rescued: list[str] = field(default_factory=list)  # refs
     ended: int = 0  # processes of dead runners
@@ -216,10 +217,7 @@ def find_dead(ledger: Ledger, layout: Layout) -> list[tuple[Lock, Sign]]:
     locks = [lock for lock in view.locks() if view.blob_id(records.queue_path(lock.task)) is None]
     if not locks:
         return []
-    holders = [
-        Holder(lock.nonce, lock.runner, lock.boot_id, lock.claimed_monotonic_seconds)
-        for lock in locks
-    ]
+    holders = [Holder.of(lock) for lock in locks]
     found = signs(ledger.hub, holders, layout.runs, layout.cache, ledger.clock)
     dead = [(lock, found[lock.nonce]) for lock in locks]
     return [(lock, sign) for lock, sign in dead if sign.age_seconds > _lease_seconds(view, lock)]
@@ -253,6 +251,9 @@ def _expire_one(
             ended = process.end_marked(marked, setting.grace)
             report.ended += ended.ended
     saved, unmerged = save_slot(ledger, setting, lock, held, report)
+    if (heeded := _heed(ledger, setting, lock, saved, unmerged)) is not None:
+        report.heeded.append(heeded)
+        return
     answer = claim.expire(
         ledger,
         lock,
@@ -271,6 +272,29 @@ def _expire_one(
         report.expired.append(answer)
     elif isinstance(answer, claim.Extended):
         report.extended.append(answer)
+
+
+def _heed(
+    ledger: Ledger, setting: Sweep, lock: Lock, saved: Saved | None, unmerged: tuple[str, ...]
+) -> claim.Released | None:
+    """End the claim as was asked before its runner was gone; None: nothing was, or it is too late.
+
+    A question that only a file knows would be lost with an expiry.
+    """
+    wanted = request.find_wanted(setting.layout, lock)
+    if wanted is None:
+        return None
+    ending = wanted.ending(
+        paths=unmerged,
+        work=saved.work if saved else None,
+        moves=saved.moves if saved else (),
+    )
+    mine = claim.Mine.of(lock)
+    answer = claim.release(ledger, mine, ending, setting.bounds, by=wanted.by, park=True)
+    if isinstance(answer, claim.Fenced):
+        return None
+    request.drop(setting.layout, lock)
+    return answer
 
 
 def save_slot(
@@ -338,8 +362,7 @@ def close_runs(ledger: Ledger, layout: Layout) -> list[str]:
     for run in view.runs():
         if run.state == "ended":
             continue
-        holder = Holder(run.runner, run.runner, run.boot_id, run.started_monotonic_seconds)
-        sign = signs(ledger.hub, [holder], layout.runs, layout.cache, ledger.clock)[run.runner]
+        sign = sign_of(ledger.hub, run, layout.runs, layout.cache, ledger.clock)
         if not sign.is_gone:
             continue
         left = process.find_marked(f"{run.runner}.")  # of its checks too, which hold no claim

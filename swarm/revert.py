@@ -15,13 +15,13 @@ from pathlib import Path
 from swarm import faults
 from swarm.change import compare
 from swarm.errors import NotFound
-from swarm.ledger.records import Done, QueueEntry, Task, TaskHeader
+from swarm.ledger.records import Done, QueueEntry, Task, TaskHeader, run_path
 from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import State, View, readable
 from swarm.merge import Attributes, Conflict, merge_trees
 from swarm.offer import Offer, next_id, offered
 from swarm.plumbing.hub import Hub
-from swarm.trailers import of_commit, one_line
+from swarm.trailers import one_line
 from swarm.workspace import Workspace
 
 PREFIX = "revert"
@@ -81,8 +81,9 @@ def landed_in(ledger: Ledger, run: str) -> list[str]:
         NotFound: there is no such run.
     """
     view = ledger.view()
-    if not run or view.run(run) is None:
-        runs = ", ".join(sorted(known.run for known in view.runs())[-5:])
+    if not run or view.blob_id(run_path(run)) is None:
+        newest = sorted(view.runs(), key=lambda one: one.started_at)[-5:]
+        runs = ", ".join(one.run for one in newest)
         raise NotFound(
             f"there is no run {one_line(run, 40)}", hint=f"known: {runs}" if runs else "swarm log"
         )
@@ -103,17 +104,20 @@ def dependants(ledger: Ledger, view: View, tasks: Sequence[str]) -> list[tuple[s
 
     By distance, then id; cancelled ones are left out.
     """
-    needs = ledger.index.needs(view)
+    builds_on: dict[str, list[str]] = {}
+    for task, needs in ledger.index.needs(view).items():
+        for need in needs:
+            builds_on.setdefault(need, []).append(task)
     found: dict[str, str] = {}
-    ring = list(tasks)
+    ring = sorted(set(tasks))
     while ring:
-        fresh = {
-            task: next(need for need in wanted if need in ring)
-            for task, wanted in needs.items()
-            if task not in found and task not in tasks and any(need in ring for need in wanted)
-        }
+        fresh: dict[str, str] = {}
+        for need in ring:
+            for task in builds_on.get(need, ()):
+                if task not in found and task not in tasks:
+                    fresh.setdefault(task, need)
         found |= dict(sorted(fresh.items()))
-        ring = list(fresh)
+        ring = sorted(fresh)
     known = ((task, view.state(task), need) for task, need in found.items())
     return [row for row in known if row[1] is not State.CANCELLED]
 
@@ -237,10 +241,8 @@ def _before(hub: Hub, view: View, done: Done) -> str:
 
 
 def _step(hub: Hub, view: View, task: str, done: Done, tree: str, parent: str) -> str:
-    title = task
-    known = view.task(task)
-    if known is not None:
-        title = one_line(known.header.title, 120)
+    known = readable(view.task, task)
+    title = one_line(known.header.title, 120) if known is not None else task
     message = (
         f'Revert "{title}"\n\nTakes back what task {task} changed.\n'
         f"This reverts commit {done.landed}.\n"
@@ -254,20 +256,17 @@ def _step(hub: Hub, view: View, task: str, done: Done, tree: str, parent: str) -
 
 def _later(view: View, done: Done, paths: Sequence[str]) -> tuple[str, ...]:
     """Tasks that landed after it and changed one of these paths, newest first."""
-    hub = view.hub
-    found = hub.git.run(
-        "log",
-        "--first-parent",
-        "-m",
-        "--format=%H",
-        view.target,
-        f"^{done.landed}",
-        "--",
-        *[f":(literal){path}" for path in paths[:100]],
-    ).lines
-    names = (of_commit(hub.reader.commit(oid)).trailers.get("Swarm-Task") for oid in found)
-    landed = (name for name in names if name and view.state(name) is State.LANDED)
-    return tuple(dict.fromkeys(landed))
+    hub, wanted = view.hub, set(paths)
+    own = "--format=%H %(trailers:key=Swarm-Task,valueonly,separator=%x20)"
+    found: list[str] = []
+    for row in hub.git.run("log", "-z", own, view.target, f"^{done.landed}").fields:
+        oid, _, name = row.partition(" ")
+        landing = readable(view.done, name) if name and name.isascii() else None
+        if landing is None or landing.landed != oid or landing.previous is None:
+            continue  # an agent's commit may say anything
+        if wanted.intersection(hub.changed_paths(landing.previous, oid)):
+            found.append(name)
+    return tuple(found)
 
 
 def _task(view: View, undone: Sequence[str]) -> Task:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 import pathspec
@@ -56,6 +57,32 @@ def outside(paths: Iterable[str], globs: Sequence[str]) -> list[str]:
         return []
     matcher = compile_globs(globs)
     return [path for path in paths if not matcher.matches(path)]
+
+
+def protected(paths: Iterable[str], globs: Sequence[str]) -> list[str]:
+    """The paths that touch what the globs mean, in the order given.
+
+    In whatever case and Unicode form: a checkout on macOS or Windows takes `Swarm.TOML` for
+    `swarm.toml`. Also a path where a glob has a folder: a link there would lead all that is meant
+    elsewhere.
+
+    Raises:
+        ValueError: see `compile_globs`.
+    """
+    exact, folded = compile_globs(globs), compile_globs([_fold(glob) for glob in globs])
+    below = [_literal(_fold(glob)) for glob in globs if not glob.startswith("!")]
+    return [
+        path
+        for path in paths
+        if exact.matches(path)
+        or folded.matches(plain := _fold(path))
+        or folded.matches(plain + "/any")
+        or any(place.startswith(plain + "/") for place in below)
+    ]
+
+
+def _fold(text: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
 
 
 def overlap(a: Sequence[str], b: Sequence[str]) -> bool:

@@ -1,8 +1,8 @@
-"""What a person says to work that goes on: pause, resume, stop.
+"""What is said to work that goes on, and by it: pause, resume, stop; a question and its answer.
 
-Enters: a person's word. Leaves: an event, a request that a loop heeds, a signal, or why not.
-Guards: only a process proved to be the runner is signalled; a stopped attempt's work is saved
-before its claim ends; a request names its claim's nonce, so that no later attempt is stopped by it.
+Enters: a person's word, or an agent's. Leaves: an event, a request that a loop heeds, a signal, or
+why not. Guards: only a process proved to be the runner is signalled; an attempt's work is saved
+before its claim ends; a question is written before anything ends.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from swarm import process
-from swarm.claim import Ending, Fenced, Mine, Released, find_lock, release
+from swarm import process, request
+from swarm.claim import Fenced, Mine, Released, check_fence, find_lock, release
 from swarm.errors import Exit, HubUnusable, SwarmError
 from swarm.layout import Layout
 from swarm.ledger import records
 from swarm.ledger.events import Event
-from swarm.ledger.records import Lock, Paused, Run
+from swarm.ledger.outcome import question_of
+from swarm.ledger.records import Attempts, Lock, Paused, Run, Told
 from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import State, View
 from swarm.liveness import alive_path, is_flock_free
 from swarm.reconcile import Report, Sweep, save_slot
+from swarm.request import Request, Wanted
 from swarm.slot import Slot
-from swarm.task import Refusal
+from swarm.task import Refusal, reopened
 from swarm.trailers import one_line
 
-# Beside the folders of tasks, whose names never start with a dot.
-_REQUESTS = ".stop"
-_DRAINING = ".drain"
+_DRAINING = ".stop/.drain"  # below the run's folder
 
 
 # Nothing lands
@@ -90,40 +90,6 @@ def _gate_event(view: View, kind: str, says: str, paused: Paused | None, by: str
 # One attempt
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """`runs/<run>/.stop/<task>`: a person wants this claim's attempt ended."""
-
-    nonce: str
-    by: str
-    why: str
-    now: bool  # kill; else the adapter's signals and their grace
-
-    @property
-    def says(self) -> str:
-        """The sentence of the event."""
-        return f"stopped by {self.by}" + (f": {self.why}" if self.why else "")
-
-
-def find_request(layout: Layout, lock: Lock) -> Request | None:
-    """What a person asked of this very claim. Cheap enough for every poll."""
-    try:
-        data = _request_path(layout, lock).read_bytes()
-        request = msgspec.json.decode(data, type=Request)
-    except (OSError, msgspec.DecodeError):
-        return None
-    return request if request.nonce == lock.nonce else None
-
-
-def drop_request(layout: Layout, lock: Lock) -> None:
-    """The attempt has ended; whatever was asked of it is done."""
-    with contextlib.suppress(OSError):
-        _request_path(layout, lock).unlink()
-
-
-def _request_path(layout: Layout, lock: Lock) -> Path:
-    return layout.runs / lock.run / _REQUESTS / lock.task
-
-
 @dataclass(frozen=True)
 class Asked:
     """Its runner lives here and ends the attempt at its next look."""
@@ -158,18 +124,23 @@ def stop_task(
         return refusal
     lock = find_lock(view, task)
     assert lock is not None
-    request = Request(nonce=lock.nonce, by=by, why=one_line(why), now=now)
+    stop = Request(kind="stop", nonce=lock.nonce, by=by, text=one_line(why), now=now)
     is_free = is_flock_free(alive_path(setting.layout.runs, lock.runner))
     if is_free is False:
-        path = _request_path(setting.layout, lock)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{task}.{os.getpid()}")
-        temporary.write_bytes(msgspec.json.encode(request))
-        temporary.replace(path)
+        request.put(setting.layout, lock, stop)
         return Asked(lock)
     if is_free is None and lock.host != socket.gethostname():
         return Refusal(task, f"its agent runs on {lock.host}", f"type it on {lock.host}")
-    return _stop_here(ledger, setting, lock, request)
+    before = request.find_wanted(setting.layout, lock)
+    answer = _end_here(ledger, setting, lock, Wanted(stop, before.ask if before else None))
+    match answer:
+        case Fenced():
+            return Refusal(task, f"too late: {answer.now}", f"swarm show {task}")
+        case SlotTaken():
+            hint = f"swarm stop {task}"
+            return Refusal(task, f"another process works in slot {lock.slot}; try again", hint)
+        case _:
+            return answer
 
 
 def why_not(view: View, task: str) -> Refusal | None:
@@ -188,35 +159,197 @@ def why_not(view: View, task: str) -> Refusal | None:
             return Refusal(task, f"no agent works on it: it is {state.value}")
 
 
-def _stop_here(ledger: Ledger, setting: Sweep, lock: Lock, request: Request) -> Stopped | Refusal:
+@dataclass(frozen=True)
+class SlotTaken:
+    """Another process works in the claim's slot; the claim stands."""
+
+
+def _end_here(
+    ledger: Ledger, setting: Sweep, lock: Lock, wanted: Wanted
+) -> Stopped | Refusal | Fenced | SlotTaken:
     """What a runner would do, in the place of one that is gone."""
     marked = process.find_marked(f"{lock.runner}.")
     if marked:
         process.end_marked(marked, setting.grace)
     slot = Slot.take(setting.layout.slots, lock.slot, ledger.hub) if lock.slot else None
     if slot is None and lock.slot:
-        hint = f"swarm stop {lock.task}"
-        return Refusal(lock.task, f"another process works in slot {lock.slot}; try again", hint)
+        return SlotTaken()
     try:
         report = Report()
         held = {slot.name: slot} if slot else {}
         saved, unresolved = save_slot(ledger, setting, lock, held, report)
         if report.kept:
             return Refusal(lock.task, f"its work could not be saved: {report.kept[0]}")
-        ending = Ending(
-            "stopped",
-            request.says,
+        ending = wanted.ending(
             paths=unresolved,
             work=saved.work if saved else None,
             moves=saved.moves if saved else (),
         )
-        answer = release(ledger, Mine.of(lock), ending, setting.bounds, by=request.by, park=True)
+        answer = release(ledger, Mine.of(lock), ending, setting.bounds, by=wanted.by, park=True)
     finally:
         if slot is not None:
             slot.close()
+    request.drop(setting.layout, lock)
     if isinstance(answer, Fenced):
-        return Refusal(lock.task, f"too late: {answer.now}", f"swarm show {lock.task}")
+        return answer
     return Stopped(lock, answer, tuple(report.rescued))
+
+
+# A question, and its answer
+
+
+def ask(
+    ledger: Ledger, setting: Sweep, mine: Mine, question: str
+) -> Asked | Stopped | Refusal | Fenced:
+    """End an agent's own attempt with a question: its work is kept, it is no strike, and the task
+    waits for a person.
+
+    `Asked` also where nobody can end the attempt now: whoever ends its claim heeds the question.
+    A second one is asked below the first.
+
+    Raises:
+        SwarmError: the question could not be written; nothing was asked.
+        GitFault, HubUnusable: it is written, and whoever ends the claim heeds it.
+
+    Safe: the attempt may end meanwhile, by itself or by a person's word: the question is not lost
+    while the claim stands.
+    """
+    question = request.plain(question)
+    view = ledger.view()
+    fenced = _why_fenced(view, mine)
+    lock = find_lock(view, mine.task)
+    if fenced is not None or lock is None:
+        return fenced or Fenced(mine.task, mine.token, "it has no claim")
+    try:
+        if not request.add_question(setting.layout, lock, question):
+            return Refusal(
+                mine.task,
+                f"with what was asked before it is over {request.MOST_ASKED} characters",
+                "what was asked before stands: end here",
+            )
+    except OSError as error:
+        raise SwarmError(
+            "the question could not be left for the runner",
+            why=str(error),
+            hint="say it in your last words, and end without a change",
+        ) from error
+    is_free = is_flock_free(alive_path(setting.layout.runs, lock.runner))
+    is_gone = is_free or (is_free is None and lock.host == socket.gethostname())
+    if is_gone and (wanted := request.find_wanted(setting.layout, lock)) is not None:
+        answer = _end_here(ledger, setting, lock, wanted)
+        if isinstance(answer, Stopped):
+            return answer
+    view = ledger.view()
+    fenced = _why_fenced(view, mine)
+    if fenced is None or _was_asked(view, mine.task, question):
+        return Asked(lock)
+    request.drop(setting.layout, lock)
+    return fenced
+
+
+def _was_asked(view: View, task: str, question: str) -> bool:
+    with contextlib.suppress(records.Undecodable):
+        parked = view.parked(task)
+        return parked is not None and question in (parked.question or "")
+    return False
+
+
+def _why_fenced(view: View, mine: Mine) -> Fenced | None:
+    fenced = check_fence(view, mine)
+    if fenced is None and view.state(mine.task) is not State.CLAIMED:
+        return Fenced(mine.task, mine.token, "its change is sealed")
+    return fenced
+
+
+MOST_TOLD = 16 * 1024  # bytes of one text
+KEPT = 20  # texts of a task, the newest
+KEPT_BYTES = 64 * 1024  # of these and their questions; the newest is always kept
+
+
+@dataclass(frozen=True)
+class Heard:
+    """The next attempt of the task is told so."""
+
+    task: str
+    was: State
+    token: int  # of its last attempt
+    is_new: bool  # False: the same was said before, and nothing has happened since
+    question: str | None  # that it answers
+
+
+def tell(ledger: Ledger, task: str, text: str, by: str) -> Heard | Refusal:
+    """Say something to whoever works on a task next; one that waits for a person is opened again.
+
+    Safe: twice is told once, unless an attempt began, or the task was parked, in between.
+    """
+    text, by = request.plain(text), one_line(by, 80)
+
+    def decide(view: View) -> Draft[Heard | Refusal]:
+        refusal = _why_deaf(view, task)
+        if refusal is not None:
+            return refuse(refusal)
+        state, attempts = view.state(task), view.attempts(task)
+        assert attempts is not None
+        is_parked = state is State.PARKED
+        newest = [(told.text, told.by, told.token) for told in attempts.told[-1:]]
+        if newest == [(text, by, attempts.token)] and not is_parked:
+            return refuse(Heard(task, state, attempts.token, False, None))
+        question = _unanswered(attempts, is_parked=is_parked)
+        told = Told(text=text, by=by, at=view.now, token=attempts.token, question=question)
+        after = msgspec.structs.replace(attempts, told=_newest([*attempts.told, told]))
+        edits: dict[str, bytes | None] = {records.attempts_path(task): records.encode(after)}
+        says = f"{by}: {one_line(text)}"
+        event = Event("told", says, edits, task, "", after.token, {"Swarm-By": by})
+        heard = Heard(task, state, after.token, True, question)
+        if not is_parked:
+            return Draft((event,), heard)
+        return Draft((event, reopened(view, task, after, by)), heard)
+
+    return ledger.append(decide)
+
+
+def _why_deaf(view: View, task: str) -> Refusal | None:
+    """Why nobody would ever be told, or None."""
+    state, ill = view.state(task), view.why_damaged(task)
+    if state is State.DAMAGED or ill is not None:
+        return Refusal(
+            task, f"its records are damaged: {ill or 'they do not go together'}", "swarm doctor"
+        )
+    if state is State.LANDED:
+        return Refusal(task, "it has landed", f"swarm show {task}")
+    if state is State.CANCELLED:
+        return Refusal(task, "it is cancelled", f"swarm task reopen {task}")
+    if view.is_landing(task):
+        return Refusal(task, "it is landing now", f"swarm show {task}")
+    parked = view.parked(task)
+    if parked is not None and parked.reason == "lost":
+        return Refusal(task, f"it is lost: {parked.message}", f"swarm task reopen {task}")
+    if view.attempts(task) is None:
+        return Refusal(
+            task, "nobody has worked on it yet: write it into the task", f"swarm task edit {task}"
+        )
+    return None
+
+
+def _unanswered(attempts: Attempts, *, is_parked: bool) -> str | None:
+    """The question that the last attempt ended with, unless somebody has answered it."""
+    last = attempts.last
+    if last is None:
+        return None
+    known = [told.question for told in attempts.told if told.token >= last.token]
+    question = question_of(last)
+    return question if is_parked or question not in known else None
+
+
+def _newest(told: list[Told]) -> list[Told]:
+    kept: list[Told] = []
+    room = KEPT_BYTES
+    for one in reversed(told[-KEPT:]):
+        room -= len(one.text.encode()) + len((one.question or "").encode())
+        if kept and room < 0:
+            break
+        kept.insert(0, one)
+    return kept
 
 
 # A whole run
@@ -244,7 +377,7 @@ def live_runs(view: View, layout: Layout) -> list[Run]:
 
 def is_draining(layout: Layout, run: Run) -> bool:
     """Was it asked to finish before? A second SIGINT would stop it now."""
-    return (layout.runs / run.run / _REQUESTS / _DRAINING).exists()
+    return (layout.runs / run.run / _DRAINING).exists()
 
 
 def stop_run(layout: Layout, run: Run, *, now: bool) -> None:
@@ -257,7 +390,7 @@ def stop_run(layout: Layout, run: Run, *, now: bool) -> None:
         raise NotProved(f"{run.run} works on {run.host}", hint=f"type it on {run.host}")
     with _proved(layout, run) as send:
         if not now:
-            marker = layout.runs / run.run / _REQUESTS / _DRAINING
+            marker = layout.runs / run.run / _DRAINING
             marker.parent.mkdir(parents=True, exist_ok=True)
             marker.touch()
         send(signal.SIGTERM if now else signal.SIGINT)

@@ -15,6 +15,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property, partial
 from pathlib import Path
 
 import msgspec
@@ -32,16 +34,22 @@ from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import State, View
 from swarm.liveness import Alive, beat
 from swarm.loop import Idle, Loop, Setting
+from swarm.notify import Notifier
 from swarm.overview.disk import measure_disk
+from swarm.overview.live import Live, live_path, read_live, write_live
 from swarm.plumbing.hub import LEDGER
 from swarm.reconcile import Report, Sweep, close_runs, rescue_leftovers, sweep
 from swarm.slot import Slot
+from swarm.upstream import Offered, Rewritten, Sync, Waits, bring, fetch
 from swarm.watch import Watch
+from swarm.workspace import Workspace
 
 GATE_SECONDS = 0.15
 SWEEP_SECONDS = 15.0
 ROOM_SECONDS = 120.0  # between two looks at the size of the state folder
 FAULT_SECONDS = 2.0
+TELL_SECONDS = 1.0  # between two questions whether a person has to be told something
+LAST_WORDS = timedelta(seconds=5)  # of a run that a person stops at once; else a telling's limit
 
 
 @dataclass(frozen=True)
@@ -72,12 +80,22 @@ class Supervisor:
     _alive: Alive | None = None
     _wake: threading.Condition = field(default_factory=threading.Condition)
     _is_over: threading.Event = field(default_factory=threading.Event)
+    _is_still: threading.Event = field(default_factory=threading.Event)  # nothing moves any more
     _crash: BaseException | None = None
     _woken: int = 0
 
     @property
     def ledger(self) -> Ledger:
         return self.setting.ledger
+
+    @cached_property
+    def _work(self) -> Workspace:
+        setting = self.setting
+        return Workspace(setting.checkout, setting.config, setting.layout, setting.ledger)
+
+    @cached_property
+    def notifier(self) -> Notifier:
+        return Notifier(self._work, self.setting.runner, self.faults.append, self.setting.run)
 
     def heal(self) -> Report:
         """What dead runners left: runs closed, processes ended, work saved, claims expired."""
@@ -87,6 +105,42 @@ class Supervisor:
     def _sweep(self) -> Sweep:
         setting = self.setting
         return Sweep(setting.layout, setting.rules, setting.bounds, setting.config.limits.grace)
+
+    def sync_first(self, on_wait: Callable[[], None] | None = None) -> Sync | None:
+        """Bring upstream in before the first agent starts, and wait for the gate's word on it.
+
+        None: it could not be looked at, which is noted; the run goes on with what there is.
+        """
+        self._live()
+        answer = self._sync()
+        task = answer.entry.task if isinstance(answer, Offered) else None
+        if isinstance(answer, Waits):  # an earlier one may be queued still
+            task = answer.task
+        while task is not None and self.ledger.view().state(task) is State.QUEUED:
+            is_more = self.gate.tick()
+            self._take_notes()
+            if self.gate.claim is None:
+                break  # another runner's gate lands it
+            if not is_more:
+                if self.gate.job is None and not self.gate.can_take(self.ledger.view(), task):
+                    break
+                time.sleep(0.02)
+            if on_wait is not None:
+                on_wait()
+        return answer
+
+    def _sync(self) -> Sync | None:
+        try:
+            is_unwanted = self._is_over.is_set
+            fetched = fetch(self._work, is_unwanted)
+            answer = bring(self._work, fetched, is_unwanted=is_unwanted)
+        except SwarmError as error:
+            if not self._is_over.is_set():
+                self._note(error)
+            return None
+        if isinstance(answer, Rewritten):
+            self.faults.append(f"{answer.says(self.ledger.branch)}: swarm sync")
+        return answer
 
     def judge_target(self, on_wait: Callable[[], None] | None = None) -> Green | None:
         """Take the target's own verdict before the first agent; None: another runner is the gate.
@@ -106,6 +160,8 @@ class Supervisor:
             if on_wait is not None:
                 on_wait()
             time.sleep(0.02)
+        if not isinstance(known[1], Green):
+            self.notifier.last_look()  # it may well be refused, and nobody be there to read that
         match known[1]:
             case Green():
                 return known[1]
@@ -136,6 +192,7 @@ class Supervisor:
         alive = self._live()
         watch: Watch | None = None
         threads: list[threading.Thread] = []
+        teller = threading.Thread(target=self._guarded, args=(self._notify_thread,), name="notify")
         try:
             self._start_run()
             self._take_slots()
@@ -153,8 +210,14 @@ class Supervisor:
                     for loop in self.loops
                 ),
             ]
+            every = self.setting.config.upstream.every
+            if every is not None:
+                body = partial(self._sync_thread, every)
+                threads.append(threading.Thread(target=self._guarded, args=(body,), name="sync"))
             for thread in threads:
                 thread.start()
+            if self.notifier.is_on:
+                teller.start()
             end = self._watch_over(on_tick)
         finally:
             self._is_over.set()
@@ -165,6 +228,10 @@ class Supervisor:
             self.wake()
             for thread in threads:
                 thread.join()
+            self.notifier.hurry(LAST_WORDS if self.idle.is_stopping else None)
+            self._is_still.set()
+            if teller.ident is not None:
+                teller.join()
             if watch is not None:
                 watch.close()
             for loop in self.loops:
@@ -280,6 +347,30 @@ class Supervisor:
                     self._note(error)
                 next_look = now + ROOM_SECONDS
             self._is_over.wait(min(next_beat, next_sweep) - now)
+
+    def _notify_thread(self) -> None:
+        """Tells a person what needs them; the last look comes when nothing moves any more."""
+        while not self._is_over.is_set():
+            seen = self._woken
+            self.notifier.look(self._is_over.is_set)
+            self._sleep(TELL_SECONDS, seen)
+        self._is_still.wait()
+        if self._crash is None:
+            self._write_stopped()
+            self.notifier.last_look()
+
+    def _write_stopped(self) -> None:
+        """Why nobody claims any more, where whoever looks reads it: the printer may be behind."""
+        setting, why = self.setting, self.idle.stuck or ""
+        path, now = live_path(setting.layout, setting.run), self.ledger.clock.now()
+        live = read_live(path) or Live(run=setting.run, runner=setting.runner, at=now)
+        if live.stopped != why:
+            write_live(path, msgspec.structs.replace(live, at=now, stopped=why), None)
+
+    def _sync_thread(self, every: timedelta) -> None:
+        """Looks at upstream now and then; its change goes through the gate like any other."""
+        while not self._is_over.wait(every.total_seconds()):
+            self._sync()
 
     def _keep_cap(self) -> None:
         """Above `max_total` idle worktrees are removed: of free slots here, of loops by themselves.
@@ -410,7 +501,7 @@ class Supervisor:
         return view.tip == tip and not self._can_move(view)
 
     def _can_move(self, view: View) -> bool:
-        if view.landing() is not None:
+        if view.landing() is not None or self.gate.has_unread(view):
             return True
         # What a damaged record belongs to is judged, expired and landed by nobody.
         for entry in view.entries():
@@ -427,7 +518,10 @@ class Supervisor:
         # One view and one moment for both: a back-off that ends between two looks is seen by one.
         now = view.now.timestamp()
         if any(
-            row.unmet == 0 and row.retry_at is not None and row.retry_at > now
+            row.unmet == 0
+            and row.retry_at is not None
+            and row.retry_at > now
+            and row.role in ("", *(loop.role for loop in self.loops))
             for row in self.ledger.index.rows(view, State.OPEN)
         ):
             return True

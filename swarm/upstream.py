@@ -7,8 +7,9 @@ the checkout is only read.
 
 from __future__ import annotations
 
+import shlex
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -22,15 +23,17 @@ from swarm.ledger import records
 from swarm.ledger.events import Event
 from swarm.ledger.records import PERSON, Hold, Push, QueueEntry, Task, TaskHeader, Upstream
 from swarm.ledger.store import Draft, refuse
-from swarm.ledger.view import State, View
+from swarm.ledger.view import State, View, readable
 from swarm.merge import Attributes, Clean, merge_trees
 from swarm.offer import Offer, next_id, offered
 from swarm.plumbing import remote as remotes
 from swarm.plumbing.hub import Hub
 from swarm.workspace import Workspace
 
+PREFIX = "sync"
 MANY_STRIKES = 1000  # upstream may be red for long: each new commit of it is tried
-LOOKED_AT = 50  # of upstream's own commits, for a squash of what we pushed
+LOOKED_AT = 200  # of upstream's own commits, for a squash of what we pushed
+MOST_MERGED = 400  # merges tried to find one
 _ENDED = (State.ABSENT, State.LANDED, State.CANCELLED)
 _HOLDS: tuple[Hold, ...] = get_args(Hold)  # what upstream has was accepted there
 
@@ -123,28 +126,41 @@ def fetch(work: Workspace, is_unwanted: Callable[[], bool] | None = None) -> Fet
     if tip is None:
         raise SwarmError(
             f"{settings.remote} has no branch {branch}",
-            hint=f"git push {settings.remote} {branch}\n"
+            hint=f"git push {shlex.quote(settings.remote)} {shlex.quote(branch)}\n"
             'or in swarm.toml, below [upstream]: branch = "its name there"',
         )
     faults.reach("sync.after_fetch")
     return Fetched(settings.remote, branch, tip)
 
 
-def bring(work: Workspace, fetched: Fetched, *, is_rewrite_meant: bool = False) -> Sync:
+def bring(
+    work: Workspace,
+    fetched: Fetched,
+    *,
+    is_rewrite_meant: bool = False,
+    is_unwanted: Callable[[], bool] | None = None,
+) -> Sync:
     """Offer what upstream has and the target lacks to the gate, as one change.
 
     Where the target only has to go forward the gate lands upstream's own commit; else a merge. A
     squash of what we pushed is seen by its tree, so that nothing of it conflicts with itself.
+    `is_unwanted`: see `fetch`.
 
     Raises:
         SwarmError: the histories share no commit.
+        RemoteUnreachable: it looks rewritten, and that could not be made sure.
 
     Safe: twice, and from two processes at once, there is one task; killed anywhere, again.
     """
+    is_sure = False
     while True:
         view = work.ledger.view()
         answer = _bring(work, view, fetched, is_rewrite_meant)
-        if answer is not None:
+        if isinstance(answer, Rewritten) and not is_sure:
+            # Another process may have taken what came after this was fetched.
+            before, fetched = fetched, fetch(work, is_unwanted)
+            is_sure = before == fetched
+        elif answer is not None:
             return answer
 
 
@@ -153,10 +169,11 @@ def _bring(
 ) -> Sync | None:  # None: the target or the record moved meanwhile
     hub, known = work.ledger.hub, record_of(view, fetched.remote, fetched.branch)
     before = known.tip
-    is_rewritten = before is not None and not hub.contains(fetched.tip, before)
-    if is_rewritten and before is not None and not is_rewrite_meant:
+    if before is not None and not is_rewrite_meant and not _has(hub, fetched.tip, before):
         return Rewritten(fetched, before)
-    state = view.state(known.task) if known.task else State.ABSENT
+    state = _state(view, known.task) if known.task else State.ABSENT
+    if known.task and view.is_landing(known.task):
+        return Waits(fetched, known.task, state)  # in the target, maybe: the gate settles it first
     if hub.contains(view.target, fetched.tip):
         left = known.task if state not in _ENDED else None
         return UpToDate(fetched, left) if _note_tip(work, fetched) else None
@@ -178,8 +195,10 @@ def _bring(
     def decide(now: View) -> Draft[Offered | None]:
         if now.target != view.target or record_of(now, fetched.remote, fetched.branch) != known:
             return refuse(None)
-        task = now.task(known.task) if is_again and known.task else _task(now, fetched)
-        if task is None or now.state(task.id) not in (State.ABSENT, State.OPEN):
+        task = _task(now, fetched)
+        if is_again and known.task:
+            task = readable(now.task, known.task) or task
+        if _state(now, task.id) is not (State.OPEN if is_again else State.ABSENT):
             return refuse(None)
         offer = Offer("sync", task, head, differs, _HOLDS)
         events, move, entry = offered(work.ledger, now, offer, work.rules)
@@ -194,14 +213,40 @@ def _bring(
     return answer
 
 
+def _has(hub: Hub, tip: str, commit: str) -> bool:
+    """Does a whole history have a commit, which may be missing in the hub?"""
+    return hub.reader.has(commit) and hub.contains(tip, commit)
+
+
+def _state(view: View, task: str) -> State:
+    return State.DAMAGED if view.why_damaged(task) else view.state(task)
+
+
 def record_of(view: View, remote: str, branch: str) -> Upstream:
-    """What is known of this very branch; of another one only what was pushed."""
+    """What is known of this very branch; of another one only what was pushed.
+
+    A record that is gone or damaged costs a look: a sync that has not ended is found again.
+    """
     known = view.upstream()
-    if known is None:
-        return Upstream(remote=remote, branch=branch)
-    if (known.remote, known.branch) == (remote, branch):
+    if known is not None and (known.remote, known.branch) == (remote, branch):
         return known
-    return Upstream(remote=remote, branch=branch, pushes=known.pushes)
+    pushes = known.pushes if known is not None else []
+    if known is not None and known.remote != remote:
+        pushes = [msgspec.structs.replace(push, has_request=False) for push in pushes]
+    source = f"{remote}/{branch}"
+    live = (task.id for task in _iter_syncs(view) if task.header.source == source)
+    task = next((name for name in live if _state(view, name) not in _ENDED), None)
+    return Upstream(remote=remote, branch=branch, task=task, pushes=pushes)
+
+
+def _iter_syncs(view: View) -> Iterator[Task]:
+    """Every task of a sync that can be read, oldest first."""
+    number = 1
+    while view.state(name := f"{PREFIX}-{number}") is not State.ABSENT:
+        number += 1
+        task = readable(view.task, name)
+        if task is not None and task.header.joins_history:
+            yield task
 
 
 def _note_tip(work: Workspace, fetched: Fetched) -> bool:
@@ -231,7 +276,7 @@ def upstream_event(kind: str, says: str, record: Upstream, facts: dict[str, str]
 def _task(view: View, fetched: Fetched) -> Task:
     name = fetched.name
     header = TaskHeader(
-        id=next_id(view, "sync"),
+        id=next_id(view, PREFIX),
         title=f"Bring in {name}",
         added_at=view.now,
         priority=100,
@@ -257,8 +302,8 @@ def find_same(
 ) -> tuple[str, str] | None:
     """(upstream's commit, ours) with the same files: upstream has ours, squashed or rebased.
 
-    The newest such pair along both first parents. A squash on top of what upstream had meanwhile is
-    found too: it is what git makes of merging there what we pushed.
+    The newest such pair along both first parents. One that was made on top of what upstream had
+    meanwhile is found too: it is what git makes of merging there what we pushed.
 
     Raises:
         GitFault: an object is missing.
@@ -271,19 +316,56 @@ def find_same(
     for oid, tree, _ in theirs:
         if tree in ours:
             return oid, ours[tree]
-    pushed = [push.oid for push in pushes if hub.reader.has(push.oid)]
-    pushed = [oid for oid in reversed(pushed) if hub.contains(view.target, oid)]
+    pushed = dict.fromkeys(push.oid for push in reversed(list(pushes)))
+    known = [
+        oid for oid in pushed if _has(hub, view.target, oid) and not hub.contains(fetched.tip, oid)
+    ]
+    return _merged_there(hub, theirs[:LOOKED_AT], known, fetched.tip) if known else None
+
+
+def _merged_there(
+    hub: Hub, theirs: list[tuple[str, str, list[str]]], known: list[str], tip: str
+) -> tuple[str, str] | None:
+    """The newest of upstream's steps that some commit of ours was merged into."""
+    newest: dict[str, int] = {}  # tree -> step
+    for number, (_, tree, _) in enumerate(theirs):
+        newest.setdefault(tree, number)
+    touched: dict[str, set[str]] = {}
+    for oid in known:
+        base = hub.git.run("merge-base", tip, oid, ok=(0, 1)).text
+        touched[oid] = set(hub.changed_paths(base, oid)) if base else set()
+    left = MOST_MERGED
     with tempfile.TemporaryDirectory(prefix="swarm-") as folder:  # a gate may use its own meanwhile
         attributes = Attributes(hub, Path(folder))
-        for oid, tree, parents in theirs[:LOOKED_AT]:
-            for known in pushed:
-                if len(parents) != 1 or hub.contains(oid, known):
+        for number, (oid, _, parents) in enumerate(theirs):
+            if len(parents) != 1:
+                continue
+            paths = set(hub.changed_paths(parents[0], oid))
+            for ours in known:
+                if not paths or not paths <= touched[ours] or not left:
                     continue
+                left -= 1
                 rules = attributes.at(hub.reader.tree_of(parents[0]))
-                merged = merge_trees(hub, parents[0], known, rules)
-                if isinstance(merged, Clean) and merged.tree == tree:
-                    return oid, known
+                merged = merge_trees(hub, parents[0], ours, rules)
+                # Rebased, it takes several steps to get there.
+                if isinstance(merged, Clean) and newest.get(merged.tree, number + 1) <= number:
+                    return theirs[newest[merged.tree]][0], ours
     return None
+
+
+def had_there(work: Workspace, view: View, fetched: Fetched) -> list[str]:
+    """Tips of all that upstream has, under our names for it too: it lacks what lies beyond them."""
+    hub = work.ledger.hub
+    known = record_of(view, fetched.remote, fetched.branch)
+    same = find_same(work, view, fetched, known.pushes)
+    found = [fetched.tip, *(same[1:] if same else ())]
+    call = ("log", "--merges", "--format=%T %P", view.target, f"^{fetched.tip}", "--")
+    for row in hub.git.run(*call).lines:
+        tree, first, *others = row.split(" ")
+        # As `_joined` makes them: what came in had the files of all its parents already.
+        if tree == hub.reader.tree_of(first) and hub.contains(fetched.tip, first):
+            found += others
+    return found
 
 
 def _steps(hub: Hub, tip: str, without: str) -> list[tuple[str, str, list[str]]]:

@@ -26,6 +26,7 @@ from swarm.ledger.records import Run
 from swarm.ledger.store import Draft
 from swarm.ledger.view import State, View
 from swarm.liveness import alive_path
+from swarm.request import find_wanted
 from tests.world import World, git
 
 Typed = Callable[..., tuple[int, str]]
@@ -458,7 +459,7 @@ def test_a_request_never_stops_a_later_attempt(world: World) -> None:
     setting = steer.Sweep(world.layout, world.rules, world.bounds)
     answer = steer.stop_task(world.ledger, setting, "one", by="me")
     assert isinstance(answer, steer.Asked)
-    assert steer.find_request(world.layout, first.claimed.lock) is not None
+    assert find_wanted(world.layout, first.claimed.lock) is not None
     first.end()
     second = world.agent("one")
-    assert steer.find_request(world.layout, second.claimed.lock) is None
+    assert find_wanted(world.layout, second.claimed.lock) is None

@@ -594,7 +594,7 @@ def test_M20_a_damaged_record_keeps_its_change_from_the_gate_and_nothing_else(
 
 def test_every_kind_has_a_transition_and_known_folders() -> None:
     known = {"format", "gate.json", "landing.json", "tasks", "current_tasks", "queue"}
-    known |= {"attempts", "done", "parked", "verdicts", "runs"}
+    known |= {"attempts", "done", "parked", "verdicts", "runs", "upstream.json"}
     for name, kind in KINDS.items():
         assert kind.transition, name
         assert kind.folders <= known, name

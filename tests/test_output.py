@@ -318,11 +318,13 @@ def test_S1_what_is_not_known_reads_unknown_and_never_0() -> None:
 def test_what_needs_a_person_stands_before_everything_else() -> None:
     status = a_status(
         needs_you=[
-            Need(kind="parked", task="rate-limit", why="3 strikes: tests failed 3 times",
+            Need(kind="parked", task="rate-limit", key="1", why="3 strikes: tests failed 3 times",
                  do=["swarm show rate-limit"]),
-            Need(kind="held", task="ci", why="touches .github/workflows/ci.yml (protected)",
+            Need(kind="held", task="ci", key="2",
+                 why="touches .github/workflows/ci.yml (protected)",
                  do=["swarm diff ci", "swarm approve ci"]),
-            Need(kind="paused", task=None, why="main b81e0f4 is red: tests failed", do=[]),
+            Need(kind="paused", task=None, key="3", why="main b81e0f4 is red: tests failed",
+                 do=[]),
         ],
         queue=[
             QueueLine(task="login", token=1, position=1, since=NOW, state="checking", why="",
@@ -356,8 +358,8 @@ def test_no_screen_is_wider_than_100_columns_nor_lets_a_control_character_throug
         repository=long,
         run=RunNow(id="r8", pid=5, host=long, state="draining", since=NOW, slots=9, others=["r9"]),
         needs_you=[
-            Need(kind="held", task=name, why=long, do=[f"swarm diff {name}"]),
-            Need(kind="asked", task="t", why=long, do=[f"swarm tell t {'x' * 200}"]),
+            Need(kind="held", task=name, key="1", why=long, do=[f"swarm diff {name}"]),
+            Need(kind="asked", task="t", key="2", why=long, do=[f"swarm tell t {'x' * 200}"]),
         ],
         slots=[
             SlotNow(slot="s1", run="r8", adapter=long, task=name, attempt=1, state="working",
@@ -402,8 +404,9 @@ app -> main 1234567, tests passed 0s ago   run r1 pid 52077, since 03:04        
 
 needs you
   parked   parked-one   exit code 3                           swarm show parked-one
-  held     held-one     touches swarm.toml (protected)        swarm diff held-one
-                                                              swarm approve held-one
+  held     held-one     touches swarm.toml (protected);       swarm diff held-one
+                        since 03:04:05, not judged on main    swarm approve held-one
+                        1234567 yet
 
 working 1  queued 1  ready 1  waiting 1  landed 1  held 1  parked 1  blocked 2  cancelled 1   of 10
   s1  working-one      scripted  att 1    00:00  active 0s ago    1 commit, src/app/b.py +1 file
@@ -443,6 +446,7 @@ BUSY_QUEUE = """
    task        att  sealed    change        state
 1  queued-one  1    03:04:05  1 file +1 -0  waiting
 -  held-one    1    03:04:05  1 file +1 -0  held: touches swarm.toml (protected)
+   held since 03:04:05, not judged on main 1234567 yet
 2 changes; gate auto, 1 slot by r1-test (zeno 1); ledger 1234567
 """
 

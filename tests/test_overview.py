@@ -27,7 +27,8 @@ from swarm.overview import Live, LiveCheck, LiveSlot, Need, Status, read_live, w
 from swarm.plumbing.hub import LEDGER
 from swarm.plumbing.objects import edit_tree
 from swarm.plumbing.refs import Committed, Move
-from swarm.task import approve, cancel
+from swarm.steer import pause, resume
+from swarm.task import approve, cancel, reopen
 from swarm.workspace import Workspace
 from tests.world import World, git
 
@@ -188,7 +189,7 @@ def test_a_question_is_shown_as_asked(world: World) -> None:
     release(world.ledger, agent.mine, Ending("asked", "Per seat or per invoice?"), world.bounds)
     asked = need(look(world), "asked")
     assert asked.why == '"Per seat or per invoice?"'
-    assert asked.do == ["swarm show seat-billing", "swarm task reopen seat-billing"]
+    assert asked.do == ['swarm tell seat-billing "..."', "swarm show seat-billing"]
 
 
 def test_M14_a_queue_that_waits_while_no_gate_lives_needs_a_person(world: World) -> None:
@@ -262,6 +263,45 @@ def test_M20_a_damaged_record_heads_the_list_and_hides_nothing_else(world: World
     assert need(status, "damaged").why.startswith("runs/r9.json: run record: ")
     assert status.counts.damaged == 1
     assert ("parked", "parked-one") in kinds(status)
+
+
+def test_S5_a_line_keeps_its_key_while_only_its_wording_changes(world: World) -> None:
+    first, second = world.add("First"), world.add("Second")
+    alive = world.live("r1-dead")
+    world.agent(first, runner="r1-dead")
+    alive.close()
+    gone = need(look(world), "gone")
+    world.agent(second, slot="s2", runner="r1-dead")
+    more = need(look(world), "gone")
+    assert (gone.key, more.key) == ("gone:r1", "gone:r1") and gone.why != more.why
+    begin_run(world, "r2", "r2-test")
+    world.clock.pass_(minutes=20)
+    silent = need(look(world), "silent")
+    world.clock.pass_(minutes=1)
+    older = need(look(world), "silent")
+    assert silent.key == older.key == "silent:r2" and silent.why != older.why
+
+
+def test_S5_no_two_lines_have_one_key_and_a_new_trouble_has_another(world: World) -> None:
+    a_busy_world(world)
+    pause(world.ledger, "lunch", "a person")
+    live_file(world, stopped="not logged in")
+    before = look(world).needs_you
+    reopen(world.ledger, "parked-one", "a person")
+    world.clock.pass_(seconds=1)
+    world.agent("parked-one", slot="s7").write("y.txt", "y\n").commit().end()
+    resume(world.ledger, "a person")
+    pause(world.ledger, "dinner", "a person")
+    live_file(world, stopped="setup fails")
+    after = look(world)
+    for kind in ("parked", "paused", "stopped"):
+        assert need(after, kind).key not in {need.key for need in before}, kind
+    assert need(after, "held").key in {need.key for need in before}
+    put(world, "runs/r9.json", b"{}")
+    put(world, "runs/r10.json", b"{")
+    found = look(world).needs_you
+    assert len({need.key for need in found}) == len(found) == 6
+    assert {need.key.partition(":")[0] for need in found} == {need.kind for need in found}
 
 
 # The target

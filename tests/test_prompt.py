@@ -13,6 +13,7 @@ from swarm.prompt import (
     NeedFacts,
     PromptFacts,
     TaskFacts,
+    ToldFacts,
     check,
     render,
 )
@@ -45,7 +46,8 @@ def test_a_first_attempt_is_told_the_task_the_rules_and_the_checks() -> None:
         "Rules: work in this folder only. Commit when a step is done; do not push."
         " These checks decide:\n"
         "- pytest -q\n"
-        'If you cannot go on, say so and end your attempt: swarm release --reason "why".\n'
+        'If you cannot go on without an answer: swarm ask "your question".'
+        ' To give up: swarm release --reason "why".\n'
     )
 
 
@@ -56,6 +58,24 @@ def test_a_later_attempt_is_told_why_the_last_was_sent_back() -> None:
     assert "Your last attempt was sent back. Conflict with money-rename.\n2 files\n" in text
     assert "files with conflict markers: src/a.py, src/b.py\n" in text
     assert text.endswith("Write British English.\n")
+
+
+def test_what_people_said_stands_there_with_the_questions() -> None:
+    told = (
+        ToldFacts(text="Per invoice,\nhalf up.", by="ann", question="Per seat?\nOr per invoice?"),
+        ToldFacts(text="Mind the tests.", by="ben"),
+    )
+    last = LastFacts(message="Per seat? Or per invoice?", asked=True)
+    text = render(dataclasses.replace(AGAIN, last=last, told=told))
+    assert "Your last attempt ended with a question. Per seat? Or per invoice?\n" in text
+    assert "sent back" not in text
+    assert (
+        "\nWhat people said to you about this task:\n"
+        "- You asked: Per seat?\n  Or per invoice?\n"
+        "  ann answered: Per invoice,\n  half up.\n"
+        "- ben said: Mind the tests.\n"
+        "\nRules: "
+    ) in text
 
 
 def test_no_conflict_is_mentioned_where_there_was_none() -> None:
@@ -70,19 +90,20 @@ def test_what_people_and_agents_wrote_is_never_a_template() -> None:
         task=TaskFacts(id="t", title=words, body=words),
         last=LastFacts(message=words, detail=words, conflict=(words,)),
         checks=(CheckFacts(name="c", run=words),),
+        told=(ToldFacts(text=words, by=words, question=words),),
         rules=words,
     )
-    assert render(facts).count(words) == 7
+    assert render(facts).count(words) == 10
     assert "49" not in render(facts)
 
 
 def test_a_users_template_may_use_every_fact() -> None:
     template = (
         "{{ task.id }} {{ branch }} {{ attempt }} {{ paths | length }} {{ needs[0].id }}"
-        " {{ last.message }} {{ checks[0].name }} {{ rules }}"
+        " {{ last.message }} {{ told | length }} {{ checks[0].name }} {{ rules }}"
     )
     check(template, name="p")
-    said = "csv-export csv-export 2 2 money-type Conflict with money-rename. tests"
+    said = "csv-export csv-export 2 2 money-type Conflict with money-rename. 0 tests"
     assert render(AGAIN, template) == said + " Write British English.\n"
 
 

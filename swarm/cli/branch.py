@@ -161,6 +161,7 @@ def sync(rewritten: bool, no_wait: bool, as_json: bool) -> int:
             if settle_change(work, answer.task, say) is State.QUEUED:
                 break
             answer = upstream.bring(work, fetched, is_rewrite_meant=rewritten)
+        fetched = answer.fetched
         record: Record = {"schema": "swarm.sync/1", "upstream": fetched.name}
         record |= {"tip": fetched.tip, "task": None, "state": None, "worktree": None}
         name, target = f"{fetched.name} {fetched.tip[:7]}", work.config.target
@@ -405,7 +406,8 @@ def _entangled(
     """Later work stands on the same lines: what can be typed instead."""
     named = ", ".join(shown(path) for path in paths[:5])
     others = [name for name in later if name not in tasks]
-    ask = f'swarm task add "Undo {task}" -m "Take back what task {task} changed in {named}"'
+    text = f"Take back what task {task} changed in {named}"
+    ask = shlex.join(["swarm", "task", "add", f"Undo {task}", "-m", text])
     hints = [f"swarm revert {' '.join([*others[:8], *tasks])}"] if others else []
     by = f" by {', '.join(others[:5])}" if others else ""
     return SwarmError(

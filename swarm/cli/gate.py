@@ -18,6 +18,7 @@ from swarm.gate import Gate
 from swarm.ids import new_nonce
 from swarm.ledger.view import State
 from swarm.liveness import Alive, beat
+from swarm.notify import Notifier
 from swarm.output import QUIET, event_line
 from swarm.plumbing.hub import LEDGER
 from swarm.trailers import one_line
@@ -43,9 +44,14 @@ def work_gate(work: Workspace, once: bool, say: Say) -> Exit:
     Raises:
         UsageError: a setting whose promise this version cannot keep.
     """
+    notifier: Notifier | None = None
     with closing(tend(work, say, idle=0.05 if once else IDLE_SECONDS)) as steps:
         for the_gate in steps:
+            if notifier is None:
+                notifier = Notifier(work, the_gate.runner, lambda note: _warn(note, say))
+            notifier.look()
             if once and the_gate.job is None:
+                notifier.last_look()
                 return _gate_end(work, the_gate, say)
     raise AssertionError("a gate that is tended never ends by itself")
 
@@ -77,7 +83,7 @@ def tend(work: Workspace, say: Say, *, idle: float) -> Generator[Gate, None, Non
                     say(event_line(logged, logged.at.strftime("%H:%M:%S")))
             seen = tip
             for note in the_gate.notes:
-                say(f"warning   {one_line(note)}")
+                _warn(note, say)
             the_gate.notes.clear()
             if is_more:
                 continue
@@ -90,6 +96,10 @@ def tend(work: Workspace, say: Say, *, idle: float) -> Generator[Gate, None, Non
     finally:
         the_gate.close()
         alive.close()
+
+
+def _warn(note: str, say: Say) -> None:
+    say(f"warning   {one_line(note)}")
 
 
 def settle_change(work: Workspace, task: str, say: Say) -> State:

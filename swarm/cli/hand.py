@@ -1,4 +1,4 @@
-"""Joining by hand: claim, submit, release, renew.
+"""Joining by hand: claim, submit, release, ask, renew.
 
 Enters: the folder where it is typed. Leaves: what became of the claim, and what to type next.
 Guards: who is refused learns by whom and why, with an exit code for each.
@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
-from swarm import hand
+from swarm import hand, request, steer
 from swarm.change import NoWork, Sealed, Unresolved
 from swarm.claim import (
     AlreadyHolding,
@@ -23,12 +23,12 @@ from swarm.claim import (
     NotReady,
     Released,
 )
-from swarm.errors import Exit, SwarmError
+from swarm.errors import Exit, SwarmError, UsageError
 from swarm.hand import ClaimHeld, Joined, Queued
 from swarm.ledger.records import Lock
 from swarm.ledger.view import State
 from swarm.output import plural
-from swarm.task import load_id
+from swarm.task import Refusal, load_id
 from swarm.trailers import one_line
 from swarm.workspace import Workspace, opened, person
 
@@ -112,7 +112,7 @@ def _refuse_claim(work: Workspace, answer: hand.Joining, as_json: bool) -> NoRet
 
 
 def _since(work: Workspace, lock: Lock) -> str:
-    sign = hand.sign_of(work, lock)
+    sign = hand.sign_of_claim(work, lock)
     at = lock.claimed_at.astimezone().strftime("%H:%M:%S")
     beat = "its runner is gone" if sign.is_gone else f"beat {sign.age_seconds:.0f}s ago"
     return f"since {at}, attempt {lock.token}, {beat}"
@@ -275,6 +275,37 @@ def release(task: str | None, reason: str, give_up: bool, as_json: bool) -> None
         if parked is not None:
             lines.append(f"parked    {answer.task}   {parked.message}")
         _show(as_json, record, lines)
+
+
+@click.command()
+@click.argument("text")
+def ask(text: str) -> None:
+    """End your attempt with a question; your work is kept, and the next attempt gets the answer."""
+    question = request.plain(text)
+    if not question.strip(" ."):
+        raise UsageError("there is no question in it", hint='swarm ask "Round per seat?"')
+    if len(question) > request.MOST_ASKED:
+        raise UsageError(
+            f"the question has {len(question)} characters, {request.MOST_ASKED} at most",
+            hint="put what is long into a file, and name that file in the question",
+        )
+    with opened() as work:
+        stand = hand.find_stand(work.layout, work.ledger.hub, Path.cwd())
+        if stand is None:
+            raise UsageError(
+                "nobody works in this folder, so nobody asks here",
+                why="it is typed in a worktree, by whoever works there",
+                hint="swarm tell -h",
+            )
+        answer = hand.ask(work, stand, question, person())
+        match answer:
+            case Fenced():
+                _fenced(answer, as_json=False)
+            case Refusal():
+                raise UsageError(f"{answer.task}: {answer.why}", hint=answer.hint or None)
+            case Released(task) | steer.Asked(Lock(task=task)) | steer.Stopped(Lock(task=task)):
+                end = "ends now" if isinstance(answer, steer.Asked) else "has ended"
+                click.echo(f"asked     {task}   this attempt {end}; the next one gets the answer")
 
 
 @click.command()

@@ -255,6 +255,8 @@ def _gate_line(supervisor: Supervisor, at: Standing, now: datetime, usual: dict[
     what = f"{doing.check} on the merged tree"
     if doing.role != "merged":
         what = f"{doing.check}, {doing.role}"
+    if doing.is_held:
+        what = f"held, checking {what}"
     if doing.check in usual:
         what += f", usually {usual[doing.check]:.0f}s"
     task = doing.task or supervisor.ledger.branch

@@ -27,7 +27,8 @@ from swarm.ledger.store import Ledger, Logged
 from swarm.output import (
     QUIET,
     clean,
-    compared_line,
+    compared_lines,
+    conflicted_lines,
     diff_lines,
     event_line,
     log_foot,
@@ -342,21 +343,26 @@ class _Stream:
 
 @click.command()
 @click.argument("task")
+@click.option("--merged", "is_merged", is_flag=True, help="As merged with the target of now.")
 @click.option("--stat", "is_stat", is_flag=True, help="Only which files, and how much.")
 @_as_json
-def diff(task: str, is_stat: bool, as_json: bool) -> int:
+def diff(task: str, is_merged: bool, is_stat: bool, as_json: bool) -> int:
     """What a task's change changes. Into a file or a pipe: git's own patch, byte for byte."""
     with opened() as work:
         task = load_id(work.ledger, task)
-        compared = overview.compare(work, task)
+        read = overview.compare_merged if is_merged else overview.compare
+        compared = read(work, task)
         if as_json:
             click.echo(json.dumps(_diff_json(work, task, compared), indent=2))
-            return int(Exit.YES if compared is not None else Exit.NO)
+            return int(Exit.YES if isinstance(compared, overview.Compared) else Exit.NO)
         if compared is None:
             click.echo(f"{task}: nothing of it is saved yet")
             return int(Exit.NO)
+        if isinstance(compared, overview.Conflicted):
+            click.echo("\n".join(map(clean, conflicted_lines(compared))), err=True)
+            return int(Exit.NO)
         patch = overview.diff(work, compared, is_stat=is_stat)
-        click.echo(compared_line(compared), err=True)
+        click.echo("\n".join(map(clean, compared_lines(compared))), err=True)
         if not sys.stdout.isatty():
             click.echo(patch, nl=False)
             return int(Exit.YES)
@@ -368,19 +374,33 @@ def diff(task: str, is_stat: bool, as_json: bool) -> int:
         return int(Exit.YES)
 
 
-def _diff_json(work: Workspace, task: str, compared: overview.Compared | None) -> dict[str, Any]:
-    facts: dict[str, Any] = {"schema": "swarm.diff/1", "task": task, "what": None}
+def _diff_json(
+    work: Workspace, task: str, compared: overview.Compared | overview.Conflicted | None
+) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "schema": "swarm.diff/1",
+        "task": task,
+        "what": compared.what if compared is not None else None,
+        "old": None,
+        "new": None,
+        "files": None,
+        "merged": None,
+    }
     if compared is None:
-        return {**facts, "old": None, "new": None, "files": None}
+        return facts
+    facts["merged"] = records.jsonable(compared.merged) if compared.merged is not None else None
+    if isinstance(compared, overview.Conflicted):
+        return facts | {"old": compared.merged.target}
     paths = work.ledger.hub.changed_paths(compared.old, compared.new, renames=True)
     named = [path.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for path in paths]
-    return {
-        **facts,
-        "what": compared.what,
+    since = compared.held_since
+    return facts | {
         "old": compared.old,
         "new": compared.new,
         "files": compared.stat[0],
         "insertions": compared.stat[1],
         "deletions": compared.stat[2],
         "paths": named,
+        "why": compared.why,
+        "held_since": msgspec.to_builtins(since) if since is not None else None,
     }

@@ -1,4 +1,4 @@
-"""A person's word: approve, reject, pause, resume, stop.
+"""A person's word: approve, reject, tell, pause, resume, stop.
 
 Enters: words. Leaves: events, and a sentence about each.
 Guards: what cannot be done is refused before anything is; nobody but a proved runner is signalled.
@@ -10,7 +10,7 @@ import time
 
 import click
 
-from swarm import steer
+from swarm import request, steer
 from swarm import task as tasks
 from swarm.claim import find_lock
 from swarm.config import shown
@@ -18,10 +18,11 @@ from swarm.errors import Exit, SwarmError, UsageError
 from swarm.ledger.records import Lock, QueueEntry, Run
 from swarm.ledger.view import State, View
 from swarm.liveness import alive_path, is_flock_free
-from swarm.output import plural
-from swarm.overview import shown_state
+from swarm.output import clock, merged_text, plural
+from swarm.overview import held_since, merged_entry, shown_state
 from swarm.reconcile import Sweep
 from swarm.task import Refusal
+from swarm.trailers import one_line
 from swarm.workspace import Workspace, opened, person
 
 ANSWER_SECONDS = 20.0  # beyond three graces, for a loop to save and give back
@@ -52,9 +53,17 @@ def approve(names: tuple[str, ...], is_all: bool) -> None:
             answer = tasks.approve(work.ledger, id_, person())
             if isinstance(answer, Refusal):
                 raise UsageError(f"{id_}: {answer.why}", hint=answer.hint or None)
-            click.echo(f"approved  {id_}   head {held[id_].head[:7]}; was held: {_why(held[id_])}")
+            click.echo(f"approved  {id_}   {_was_held(work, view, held[id_])}")
         if not steer.live_runs(work.ledger.view(), work.layout):
             click.echo("no run works now; it is judged at the next one: swarm run")
+
+
+def _was_held(work: Workspace, view: View, entry: QueueEntry) -> str:
+    """What was approved, and what will become of it as things stand."""
+    since = held_since(entry)
+    span = f"since {clock(since, view.now)}, " if since is not None else ""
+    says = merged_text(merged_entry(work, view, entry))
+    return f"head {entry.head[:7]}; was held: {_why(entry)}; {span}{says}"
 
 
 def _why(entry: QueueEntry) -> str:
@@ -84,6 +93,55 @@ def reject(name: str, why: str) -> None:
         if isinstance(answer, Refusal):
             raise UsageError(f"{id_} cannot be rejected: {answer.why}", hint=answer.hint or None)
         click.echo(f"rejected  {id_}   open again; the next attempt starts from this change")
+
+
+@click.command()
+@click.argument("name", metavar="TASK")
+@click.argument("text")
+def tell(name: str, text: str) -> None:
+    """Answer a task's question, or say something to its next attempt.
+
+    A task that waits for you is opened again. Whoever works on it now is not interrupted.
+    """
+    words = request.plain(text)
+    if not words.strip(" ."):
+        raise UsageError("there is nothing in it", hint=f'swarm tell {shown(name)} "per invoice"')
+    size = len(words.encode())
+    if size > steer.MOST_TOLD:
+        raise UsageError(
+            f"the text has {size} bytes, {steer.MOST_TOLD} at most",
+            hint=f"swarm task edit {shown(name)}",
+        )
+    with opened() as work:
+        id_ = tasks.load_id(work.ledger, name)
+        answer = steer.tell(work.ledger, id_, words, person())
+        if isinstance(answer, Refusal):
+            raise UsageError(f"{id_} cannot be told: {answer.why}", hint=answer.hint or None)
+        if not answer.is_new:
+            click.echo(f"told      {id_}   told before; attempt {answer.token + 1} gets it")
+            return
+        click.echo(f"told      {id_}   {_reaches(answer)}")
+
+
+def _reaches(told: steer.Heard) -> str:
+    """When the words are read, and what happens until then."""
+    reader = f"attempt {told.token + 1}"
+    match told.was:
+        case State.PARKED:
+            how = "answered" if told.question else "it waited for you"
+            return f"{how}; open again, and {reader} gets it"
+        case State.CLAIMED:
+            return (
+                f"reaches {reader}; attempt {told.token} goes on without it, "
+                f"and ends now with: swarm stop {told.task}"
+            )
+        case State.QUEUED:
+            return f"its change waits for the gate; {reader} gets it if that is sent back"
+        case State.HELD:
+            sent = f'swarm reject {told.task} "why"'
+            return f"its change is held; {reader} gets it once that is sent back: {sent}"
+        case _:
+            return f"{reader} gets it"
 
 
 @click.command()
@@ -225,6 +283,10 @@ def _say_stopped(work: Workspace, id_: str) -> None:
     attempts = view.attempts(id_)
     kept = attempts.work if attempts else None
     head = f"its work is kept at {kept.head[:7]}; " if kept else ""
-    what = head + f"goes on with: swarm task reopen {id_}"
-    word = "stopped" if view.state(id_) is State.PARKED else view.state(id_).value
-    click.echo(f"{word:<9} {id_}   {what}")
+    word, on = "stopped", f"swarm task reopen {id_}"
+    if view.state(id_) is not State.PARKED:
+        word = view.state(id_).value
+    elif (parked := view.parked(id_)) is not None and parked.question is not None:
+        head += f'it asks "{one_line(parked.question, 60)}"; '
+        on = f'swarm tell {id_} "..."'
+    click.echo(f"{word:<9} {id_}   {head}goes on with: {on}")

@@ -362,7 +362,7 @@ class Upstream(Record, frozen=True, kw_only=True):
     tip: str | None = None  # the newest commit of it that was taken, or is on its way
     task: str | None = None  # the task that brought it, or brings it
     taken_at: datetime | None = None
-    pushes: list[Push] = []  # newest last, one a branch
+    pushes: list[Push] = []  # newest last
 
 
 class TaskHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,9 +4,9 @@ Enters: records and events. Leaves: lines of at most 100 columns.
 Guards: text of tasks, agents and repositories never reaches a terminal as control characters.
 """
 
-from swarm.output.diff import compared_line, diff_lines
+from swarm.output.diff import compared_lines, conflicted_lines, diff_lines
 from swarm.output.events import QUIET, event_line, log_foot, word_of
-from swarm.output.lists import render_claims, render_queue, render_tasks
+from swarm.output.lists import merged_text, render_claims, render_queue, render_tasks
 from swarm.output.status import render_status
 from swarm.output.story import render_story
 from swarm.output.summary import standing_lines
@@ -29,11 +29,13 @@ __all__ = [
     "clean",
     "clock",
     "columns",
-    "compared_line",
+    "compared_lines",
+    "conflicted_lines",
     "cut",
     "diff_lines",
     "event_line",
     "log_foot",
+    "merged_text",
     "plural",
     "render_claims",
     "render_queue",

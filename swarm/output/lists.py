@@ -6,8 +6,10 @@ Guards: a task's id is never cut; what stands behind it gives way.
 
 from __future__ import annotations
 
-from swarm.output.words import WIDTH, clock, cut, for_text, plural, table
-from swarm.overview import Change, Claims, GateNow, Queue, QueueLine, TaskLine, Tasks
+from datetime import datetime
+
+from swarm.output.words import WIDTH, ago, clock, cut, for_text, plural, table
+from swarm.overview import Change, Claims, GateNow, Merged, Queue, QueueLine, TaskLine, Tasks
 from swarm.trailers import one_line
 
 
@@ -53,7 +55,12 @@ def render_queue(queue: Queue) -> list[str]:
         for change in queue.changes
     ]
     head = ("", "task", "att", "sealed", "change", "state")
-    lines = table(head, rows, (3, 32, 4, 16, 22), whole=1)
+    top, *told = table(head, rows, (3, 32, 4, 16, 22), whole=1)
+    lines = [top]
+    for change, line in zip(queue.changes, told, strict=True):
+        lines.append(line)
+        if change.state == "held":
+            lines.append(cut(f"   held {held_text(change, queue.at)}", WIDTH))
     if queue.gate.paused is not None:
         lines.append(cut(f"paused: {one_line(queue.gate.paused.why)}", WIDTH))
     return [*lines, cut(one_line(foot), WIDTH)]
@@ -81,10 +88,44 @@ def _task_says(task: TaskLine) -> str:
 def queue_says(line: QueueLine | Change) -> str:
     """What happens to a change in the queue."""
     if line.state == "checking":
-        said = f"checking {line.check} {for_text(line.for_seconds)}"
-        usual = line.usual_seconds
-        return said if usual is None else f"{said} of about {for_text(usual)}"
+        return _checking(line)
     return f"{line.state}{': ' + one_line(line.why) if line.why else ''}"
+
+
+def _checking(line: QueueLine | Change) -> str:
+    said = f"checking {line.check} {for_text(line.for_seconds)}"
+    usual = line.usual_seconds
+    return said if usual is None else f"{said} of about {for_text(usual)}"
+
+
+def held_text(line: QueueLine | Change, now: datetime) -> str:
+    """Since when a change is held, and whether what would land is green."""
+    since = f"since {clock(line.held_since, now)}" if line.held_since is not None else ""
+    said = _checking(line) if line.check is not None else merged_text(line.merged)
+    return ", ".join(filter(None, (since, said)))
+
+
+def merged_text(merged: Merged | None) -> str:
+    """What the checks say of a change as merged with the target of now."""
+    if merged is None:
+        return "unknown how it merges"
+    where = f"{merged.branch} {merged.target[:7]}"
+    if merged.tree is None:
+        if not merged.conflicts:
+            return f"shares no commit with {where}"
+        named = ", ".join(one_line(path, 60) for path in merged.conflicts[:3])
+        more = f" and {len(merged.conflicts) - 3} more" if len(merged.conflicts) > 3 else ""
+        return f"conflicts with {where} in {named}{more}"
+    verdict = merged.verdict
+    if verdict is not None:
+        word = verdict.value.replace("_", " ")
+        word = word if verdict.value in ("passed", "flaky") else word.upper()
+        return f"{verdict.check} {word} on {where} {ago(verdict.age_seconds)}"
+    if not merged.checks:
+        return f"no check applies to it on {where}"
+    if merged.is_kept_back:
+        return "not judged before your word: it may bring a secret"
+    return f"not judged on {where} yet"
 
 
 def gate_text(gate: GateNow) -> str:

@@ -74,7 +74,7 @@ def _story_head(story: Story) -> Iterator[str]:
         yield from _field("needs", "   ".join(_need_text(need, story.at) for need in story.needs))
     paths = one_line(" ".join(story.paths)) or "anything"
     yield from _field("paths", f"{paths}   checks {one_line(' '.join(story.checks)) or 'none'}")
-    if story.why:
+    if story.why and not story.question:
         yield from _field("why", one_line(story.why))
     if story.question:
         yield from _question_lines(story.task, story.question)

@@ -13,6 +13,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from swarm.ledger import records
+from swarm.ledger.outcome import question_of
 from swarm.ledger.records import (
     Attempts,
     Done,
@@ -24,9 +25,9 @@ from swarm.ledger.records import (
     Verdict,
 )
 from swarm.ledger.store import Logged
-from swarm.ledger.view import View
+from swarm.ledger.view import View, readable
 from swarm.overview.events import number_of
-from swarm.overview.moment import Moment, readable, seconds_since
+from swarm.overview.moment import Moment, seconds_since
 from swarm.overview.target import newest_verdict
 from swarm.workspace import Workspace
 
@@ -85,6 +86,7 @@ class AttemptLine(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str | None = None
     message: str = ""
     detail: str = ""
+    question: str | None = None  # that it ended with, its lines kept
     strike: bool | None = None
     strikes: str | None = None  # "1 of 3"
     paths: list[str] = []
@@ -150,7 +152,9 @@ def _attempt(moment: Moment, task: str, token: int, events: list[Logged]) -> Att
             if e.kind == "rescued" and "Swarm-Ref" in e.message.trailers
         ],
         folder=str(folder) if folder.is_dir() else None,
-        holds=sorted(path.name for path in folder.iterdir()) if folder.is_dir() else [],
+        holds=sorted(path.name for path in folder.iterdir() if path.is_file())
+        if folder.is_dir()
+        else [],
     )
     if entry is not None:
         line = msgspec.structs.replace(
@@ -218,6 +222,7 @@ def _ended(moment: Moment, task: str, line: AttemptLine, ended: Logged) -> Attem
     return msgspec.structs.replace(
         line,
         detail=last.detail,
+        question=question_of(last),
         paths=last.paths,
         failing=last.failing,
         partner=_partner(view, last.partner) if last.partner else None,

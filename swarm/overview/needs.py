@@ -6,12 +6,15 @@ Guards: every line names a command that exists; what heals by itself is not anno
 
 from __future__ import annotations
 
+import hashlib
+import shlex
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import msgspec
 
 from swarm.ledger import records
-from swarm.ledger.view import State
+from swarm.ledger.view import State, readable
 from swarm.overview.live import Live
 from swarm.overview.moment import Moment
 from swarm.overview.standing import Standing, hold_text
@@ -25,8 +28,22 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     task: str | None
+    key: str  # which line it is: the same while only its wording changes, new for a new trouble
     why: str
     do: list[str]
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """A need as `[notify] command` reads it."""
+
+    schema: str = "swarm.need/1"
+    repository: str
+    target: str
+    kind: str
+    task: str | None
+    why: str
+    do: list[str]
+    at: datetime  # when it was seen
 
 
 def needs_of(moment: Moment, known: Standing, lives: dict[str, Live], target: Target) -> list[Need]:
@@ -37,27 +54,40 @@ def needs_of(moment: Moment, known: Standing, lives: dict[str, Live], target: Ta
         *_runs_in_trouble(moment, lives),
         *_parked(moment),
         *_held(moment),
+        *_for_person(moment, known),
         *_expiring(moment, known),
     ]
 
 
+def _key(*facts: str) -> str:
+    return ":".join(facts)
+
+
+def _digest(text: str) -> str:
+    """Stands for a text in a key: short, whatever the text holds."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
 def _damaged(moment: Moment, known: Standing, target: Target) -> Iterator[Need]:
     if target.oid is None:
-        why = f"the hub has no branch {target.branch}"
-        yield Need(kind="damaged", task=None, why=why, do=["swarm doctor"])
+        yield _damage(None, f"the hub has no branch {target.branch}")
     for path, why in moment.damage:
         do = "swarm doctor --fix" if path in MENDED else "swarm doctor"
-        yield Need(kind="damaged", task=None, why=f"{path}: {why}", do=[do])
+        yield _damage(None, f"{path}: {why}", do)
     for row in known.of("damaged"):
-        why = known.lines[row.id][1]
-        yield Need(kind="damaged", task=row.id, why=why, do=["swarm doctor"])
+        yield _damage(row.id, known.lines[row.id][1])
     # Each record decodes, and they do not go together: nobody will move these either.
     named = {row.id for row in known.of("damaged")}
     claimed = {lock.task for lock in moment.locks} | {entry.task for entry in moment.entries}
     for task in sorted(claimed - named):
         ill = moment.view.why_damaged(task)
         if ill is not None:
-            yield Need(kind="damaged", task=task, why=ill, do=["swarm doctor"])
+            yield _damage(task, ill)
+
+
+def _damage(task: str | None, why: str, do: str = "swarm doctor") -> Need:
+    key = _key("damaged", task or "", _digest(why))
+    return Need(kind="damaged", task=task, key=key, why=why, do=[do])
 
 
 def _stopped_gate(moment: Moment, target: Target) -> Iterator[Need]:
@@ -68,15 +98,18 @@ def _stopped_gate(moment: Moment, target: Target) -> Iterator[Need]:
         do = ["swarm resume"] if by_person else []
         if not by_person and paused.task is not None:
             do = [f"swarm show {paused.task}"]
-        yield Need(kind="paused", task=paused.task, why=paused.why, do=do)
+        key = _key("paused", _digest(paused.why))
+        yield Need(kind="paused", task=paused.task, key=key, why=paused.why, do=do)
     elif target.oid and verdict is not None and verdict.value not in ("passed", "flaky"):
         words = verdict.value.replace("_", " ")
         why = f"{target.branch} {target.oid[:7]} is red: {verdict.check} {words}"
-        yield Need(kind="red", task=None, why=why, do=["swarm run --allow-red"])
+        key = _key("red", target.oid)
+        yield Need(kind="red", task=None, key=key, why=why, do=["swarm run --allow-red"])
     waits = [entry for entry in moment.entries if not entry.is_held]
     if waits and not moment.has_gate and not moment.live_runs:
         what = "1 change waits" if len(waits) == 1 else f"{len(waits)} changes wait"
-        yield Need(kind="no gate", task=None, why=f"{what} and no gate runs", do=["swarm run"])
+        why = f"{what} and no gate runs"
+        yield Need(kind="no gate", task=None, key="no gate", why=why, do=["swarm run"])
 
 
 def _runs_in_trouble(moment: Moment, lives: dict[str, Live]) -> Iterator[Need]:
@@ -85,10 +118,13 @@ def _runs_in_trouble(moment: Moment, lives: dict[str, Live]) -> Iterator[Need]:
         sign = moment.signs[run.runner]
         if sign.age_seconds > lease:
             why = f"{run.run}, pid {run.pid} on {run.host}: {sign.says()}"
-            yield Need(kind="silent", task=None, why=why, do=["swarm doctor"])
+            key = _key("silent", run.run)
+            yield Need(kind="silent", task=None, key=key, why=why, do=["swarm doctor"])
         live = lives.get(run.run)
         if live is not None and live.stopped:
-            yield Need(kind="stopped", task=None, why=f"{run.run}: {live.stopped}", do=[])
+            key = _key("stopped", run.run, _digest(live.stopped))
+            why = f"{run.run}: {live.stopped}"
+            yield Need(kind="stopped", task=None, key=key, why=why, do=[])
     if moment.live_runs:
         return  # it takes dead runners' claims over by itself
     queued = {entry.task for entry in moment.entries}
@@ -100,7 +136,7 @@ def _runs_in_trouble(moment: Moment, lives: dict[str, Live]) -> Iterator[Need]:
         why = f"{name} was killed and holds {', '.join(left[:3])}"
         if len(left) > 3:
             why += f" and {len(left) - 3} more"
-        yield Need(kind="gone", task=None, why=why, do=["swarm run"])
+        yield Need(kind="gone", task=None, key=_key("gone", name), why=why, do=["swarm run"])
 
 
 def _parked(moment: Moment) -> Iterator[Need]:
@@ -109,11 +145,17 @@ def _parked(moment: Moment) -> Iterator[Need]:
         do = [f"swarm show {parked.task}"]
         if parked.reason == "asked":
             why = f'"{parked.question or parked.message}"'
-            do.append(f"swarm task reopen {parked.task}")
-            yield Need(kind="asked", task=parked.task, why=why, do=do)
+            do.insert(0, f'swarm tell {parked.task} "..."')
+            key = _parked_key("asked", parked)
+            yield Need(kind="asked", task=parked.task, key=key, why=why, do=do)
         else:
             kind = "lost" if parked.reason == "lost" else "parked"
-            yield Need(kind=kind, task=parked.task, why=parked.message, do=do)
+            key = _parked_key(kind, parked)
+            yield Need(kind=kind, task=parked.task, key=key, why=parked.message, do=do)
+
+
+def _parked_key(kind: str, parked: records.Parked) -> str:
+    return _key(kind, parked.task, parked.at.astimezone(UTC).isoformat())
 
 
 def _held(moment: Moment) -> Iterator[Need]:
@@ -121,7 +163,30 @@ def _held(moment: Moment) -> Iterator[Need]:
         if entry.is_held:
             do = [f"swarm diff {entry.task}", f"swarm approve {entry.task}"]
             why = hold_text(entry.hold or [])
-            yield Need(kind="held", task=entry.task, why=why, do=do)
+            reasons = [hold.reason for hold in entry.hold or () if hold.approved_at is None]
+            key = _key("held", entry.task, entry.head, *sorted(set(reasons)))
+            yield Need(kind="held", task=entry.task, key=key, why=why, do=do)
+
+
+def _for_person(moment: Moment, known: Standing) -> Iterator[Need]:
+    """Tasks that no agent may take: free ones, and what a person resolves for the target."""
+    locks = {lock.task: lock for lock in moment.locks}
+    for row in known.rows.values():
+        if row.role != records.PERSON or row.state not in (State.OPEN, State.CLAIMED) or row.unmet:
+            continue
+        attempts, task = readable(moment.view.attempts, row.id), readable(moment.view.task, row.id)
+        last = attempts.last if attempts is not None else None
+        why = f"{row.title}: {last.message}" if last is not None else row.title
+        do = [f"swarm claim {row.id}"]
+        if row.state is State.CLAIMED:
+            if task is None or not task.header.joins_history:
+                continue  # whoever claimed it knows
+            place = moment.work.layout.slots / locks[row.id].slot if row.id in locks else None
+            do = [f"cd {shlex.quote(str(place))}"] if place is not None else []
+            do.append(f"swarm submit {row.id}")
+        kind = "conflict" if last is not None and last.outcome == "conflict" else "yours"
+        key = _key(kind, row.id, str(last.token if last is not None else 0))
+        yield Need(kind=kind, task=row.id, key=key, why=why, do=do)
 
 
 def _expiring(moment: Moment, known: Standing) -> Iterator[Need]:
@@ -132,4 +197,5 @@ def _expiring(moment: Moment, known: Standing) -> Iterator[Need]:
         attempts = moment.view.attempts(task)
         if attempts is not None and attempts.expiries >= 2:
             why = f"{attempts.expiries} claims in a row gave no sign of life"
-            yield Need(kind="expired", task=task, why=why, do=[f"swarm show {task}"])
+            key, do = _key("expired", task), [f"swarm show {task}"]
+            yield Need(kind="expired", task=task, key=key, why=why, do=do)

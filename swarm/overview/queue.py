@@ -17,6 +17,7 @@ from swarm.ledger import records
 from swarm.ledger.records import Paused, QueueEntry, Undecodable, Verdict
 from swarm.ledger.view import View, queue_order
 from swarm.overview.live import Live, LiveCheck, live_path, read_live
+from swarm.overview.merged import Merged, held_since, merged_entry
 from swarm.overview.moment import Moment, Reading, read_moment, seconds_since
 from swarm.overview.standing import hold_text
 from swarm.workspace import Workspace
@@ -28,7 +29,9 @@ class Change(QueueEntry, frozen=True, kw_only=True):
     position: int | None  # None: held
     state: Literal["checking", "waiting", "held"]
     why: str  # of waiting or held
-    check: str | None  # that runs now
+    held_since: datetime | None = None
+    merged: Merged | None = None  # of a held one: what it would be on the target now
+    check: str | None  # that runs now; of a held one too, so that what is read is green
     for_seconds: float | None  # how long that check has run
     usual_seconds: float | None  # median of its passed runs in verdicts/
 
@@ -132,6 +135,8 @@ def changes_of(moment: Moment, lives: dict[str, Live]) -> list[Change]:
                 position=None if state == "held" else position,
                 state=state,
                 why=why,
+                held_since=held_since(entry),
+                merged=merged_entry(moment.work, view, entry) if entry.is_held else None,
                 check=name,
                 for_seconds=seconds_since(view.now, check.since) if check else None,
                 usual_seconds=usual.get(name or first or ""),

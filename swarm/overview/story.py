@@ -15,10 +15,10 @@ import msgspec
 from swarm.ledger.index import Row
 from swarm.ledger.records import Told, Undecodable
 from swarm.ledger.store import Ledger
-from swarm.ledger.view import State, View
+from swarm.ledger.view import State, View, readable
 from swarm.overview.attempts import AttemptLine, attempts_of
 from swarm.overview.events import event_json
-from swarm.overview.moment import Moment, Reading, read_moment, readable
+from swarm.overview.moment import Moment, Reading, read_moment
 from swarm.overview.standing import stand
 from swarm.revert import undone_by
 from swarm.task import no_task

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import msgspec
 
 from swarm.check import judged
+from swarm.config import Check
 from swarm.ledger import records
 from swarm.ledger.records import Undecodable, Verdict
 from swarm.ledger.view import View
@@ -44,13 +46,23 @@ def target_of(moment: Moment) -> Target:
     view = moment.view
     if not view.target:
         return Target(branch=view.target_branch, oid=None, verdict=None)
+    keys = [
+        (check, judged(view.hub, check, view.target))
+        for check in moment.work.config.checks
+        if check.when == "always"
+    ]
+    return Target(branch=view.target_branch, oid=view.target, verdict=worst_verdict(view, keys))
+
+
+def worst_verdict(view: View, keys: Iterable[tuple[Check, str | None]]) -> TargetVerdict | None:
+    """Of what each check says of what it judges (None: not known what) the worst.
+
+    None: one of them never judged it, and no other is red; or there is no check.
+    """
     found: list[tuple[int, TargetVerdict]] = []
-    is_whole = bool(moment.work.config.checks)
-    for check in moment.work.config.checks:
-        if check.when != "always":
-            continue
-        key = judged(view.hub, check, view.target)
-        path, verdict = newest_verdict(view, view.tree, key, check.name)
+    is_whole = True
+    for check, key in keys:
+        path, verdict = newest_verdict(view, view.tree, key, check.name) if key else ("", None)
         if verdict is None:
             is_whole = False
             continue
@@ -64,8 +76,8 @@ def target_of(moment: Moment) -> Target:
         found.append((_WORST.index(verdict.verdict), said))
     worst = min(found, key=lambda pair: pair[0], default=None)
     if worst is not None and not is_whole and worst[1].value in ("passed", "flaky"):
-        worst = None  # one check passed and another never ran: nothing is known of the whole
-    return Target(branch=view.target_branch, oid=view.target, verdict=worst[1] if worst else None)
+        return None  # one check passed and another never ran: nothing is known of the whole
+    return worst[1] if worst else None
 
 
 def newest_verdict(view: View, tree: str, key: str, check: str) -> tuple[str, Verdict | None]:

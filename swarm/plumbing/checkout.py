@@ -112,7 +112,8 @@ def remotes(folder: Path) -> dict[str, str]:
     """name -> URL."""
 
     with _repository(folder) as found:
-        return {remote.name: next(iter(remote.urls), "") for remote in found.remotes}
+        names = str(found.git.remote()).splitlines()
+        return {name: str(found.git.remote("get-url", "--", name)) for name in names}
 
 
 def read_remote(folder: Path, name: str) -> tuple[str, str, list[tuple[str, str]]]:
@@ -123,11 +124,12 @@ def read_remote(folder: Path, name: str) -> tuple[str, str, list[tuple[str, str]
     """
 
     with _repository(folder) as found:
-        url = str(found.git.remote("get-url", name))
-        push_url = str(found.git.remote("get-url", "--push", name))
+        url = str(found.git.remote("get-url", "--", name))
+        push_url = str(found.git.remote("get-url", "--push", "--", name))
         rows = str(found.git.config("--list", "-z", "--includes")).split("\0")
-    settings = [(key, value) for key, _, value in (row.partition("\n") for row in rows) if key]
-    return url, push_url, settings
+    told = (row.partition("\n") for row in rows if row)
+    # A key without `=` is a switch that is on; as an empty text it would be off.
+    return url, push_url, [(key, value if equals else "true") for key, equals, value in told]
 
 
 def add_remote(folder: Path, name: str, url: Path, branch: str) -> bool:

@@ -24,6 +24,13 @@ from swarm.errors import GitFault, HubUnusable
 TIME_LIMIT = 120.0  # seconds; a clone of a huge repository passes its own
 _LOOK_SECONDS = 0.5  # between two looks whether a call is still wanted
 _PASSED = ("PATH", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR")
+# Its standard input is a pipe of ours, which ends when we do: who is killed ends no children.
+# (PR_SET_PDEATHSIG would end git, and leave the ssh that git has started.)
+_WITH_US = (
+    "exec 3<&0 </dev/null; "
+    "(trap '' TERM; read -r _ <&3; kill -TERM 0; sleep 2; kill -KILL 0) >/dev/null 2>&1 & us=$!; "
+    '"$@" 3<&-; code=$?; exec 2>/dev/null; kill -KILL $us; exit $code'
+)
 
 # Options that no repository's own configuration may override.
 PINNED = (
@@ -160,29 +167,37 @@ class Git:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         is_unwanted: Callable[[], bool] | None = None,
+        ends_with_us: bool = False,
     ) -> Result:
         """
         Args:
             is_unwanted: asked now and then; its yes ends the call.
+            ends_with_us: also when this process is killed; for a call that may hang, without input.
 
         Raises:
             GitFault: an exit code outside `ok`, or no end within `timeout` seconds or before it
                 was unwanted (its process group is ended first).
         """
         argv = self.argv(*args)
+        if ends_with_us:
+            argv = ["/bin/sh", "-c", _WITH_US, "git", *argv]
+        has_stdin = ends_with_us or input is not None
         try:
             child = _Child(
                 argv,
                 cwd=cwd or self.work_tree or self.git_dir,
                 env=self.full_env() | dict(env or {}),
-                stdin=subprocess.PIPE if input is not None else subprocess.DEVNULL,
+                stdin=subprocess.PIPE if has_stdin else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 pass_fds=self.inherit,
-                process_group=0,
+                start_new_session=True,  # a group of its own, and no terminal to ask on
             )
         except OSError as error:
             raise GitFault(f"git {args[0]} did not start", why=str(error)) from error
+        lifeline = None
+        if ends_with_us:
+            lifeline, child.stdin = child.stdin, None  # or it would be closed at once
         try:
             out, err = _communicate(child, input, timeout, is_unwanted)
         except subprocess.TimeoutExpired:
@@ -193,6 +208,9 @@ class Git:
         except BaseException:
             end_group(child)
             raise
+        finally:
+            if lifeline is not None:
+                lifeline.close()
         code = child.returncode if child.returncode >= 0 else 128 - child.returncode
         result = Result(code, out, err)
         if code not in ok:
@@ -249,16 +267,36 @@ class _Child(subprocess.Popen[bytes]):
 
 
 def end_group(child: subprocess.Popen[bytes]) -> None:
-    """SIGTERM to the child's group, SIGKILL two seconds later; returns when it is reaped."""
-    for sig, seconds in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0)):
-        if child.poll() is not None:  # its number may belong to another by now
-            break
+    """SIGTERM to the child's group, SIGKILL to what is left of it when the child has ended or two
+    seconds later; returns when the child is reaped.
+    """
+    if child.poll() is None:  # else its number may belong to another by now
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, sig)
+            os.killpg(child.pid, signal.SIGTERM)
+        is_kept = _wait_unreaped(child, 2.0)
+        if is_kept or child.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(seconds)
-            break
+            child.wait(10.0)
     for pipe in (child.stdin, child.stdout, child.stderr):
         if pipe is not None:
             with contextlib.suppress(OSError):
                 pipe.close()
+
+
+def _wait_unreaped(child: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait for its end; True while it is not reaped, so that its number is surely its own."""
+    try:
+        fd = os.pidfd_open(child.pid)
+    except (OSError, AttributeError):  # AttributeError: not Linux
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(seconds)
+        return False
+    try:
+        ended = select.poll()
+        ended.register(fd, select.POLLIN)
+        ended.poll(seconds * 1000)
+    finally:
+        os.close(fd)
+    return True

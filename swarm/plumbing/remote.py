@@ -2,33 +2,45 @@
 
 Enters: a checkout that names the remote, a hub. Leaves: commits in the hub, or on the remote.
 Guards: the checkout is read and never written; of the user's configuration only what it takes to
-reach the remote is used; nothing is ever forced and nothing ever prompts.
+reach the remote is used; nothing is ever forced, nothing asks on a terminal, no password is shown.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import shlex
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from swarm.config import shown
 from swarm.errors import Exit, GitFault, SwarmError, UsageError
 from swarm.ids import is_oid
 from swarm.plumbing import checkout as user
 from swarm.plumbing.git import Git, Result
 from swarm.plumbing.hub import Hub
 
-TIME_LIMIT = 900.0  # seconds, of one conversation
+TIME_LIMIT = 900.0  # seconds, of one conversation that may carry objects
+LOOK_LIMIT = 60.0  # of one that only asks what a branch holds
+MOST_SAID = 20  # lines
 
 # Of a user's git configuration: who we are and how to get there. Hooks, filters, signing are not.
 _TRANSPORT = re.compile(
     r"(?:credential|http|https|ssh|protocol|gitcredential)\..+"
-    r"|core\.(?:sshcommand|gitproxy|askpass)|remote\.[^.]+\.(?:proxy|uploadpack|receivepack)",
+    r"|core\.(?:sshcommand|gitproxy|askpass)"
+    r"|fetch\.fsck\..+",  # what a person lets pass of an old history's flaws
     re.IGNORECASE,
 )
+_OF_REMOTE = frozenset({"proxy", "proxyauthmethod", "uploadpack", "receivepack", "vcs"})
+# What git calls the remote in the hub, whose own configuration may have others.
+_NAME = "swarm-upstream"
 # Of a user's environment: all but what steers another git, or another swarm.
-_GIT_KEPT = ("GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSH_VARIANT", "GIT_ASKPASS", "GIT_PROXY_COMMAND")
+_GIT_KEPT = re.compile(
+    r"GIT_(?:SSH|SSH_COMMAND|SSH_VARIANT|ASKPASS|PROXY_COMMAND|ALLOW_PROTOCOL|SSL_\w+|PROXY_SSL_\w+)"
+)
 
 
 class RemoteUnreachable(SwarmError):
@@ -46,40 +58,69 @@ class Remote:
     push_url: str = field(repr=False)
     folder: Path  # relative addresses start here
     settings: tuple[tuple[str, str], ...] = field(repr=False)
+    trusted: tuple[str, ...] = ()  # `safe.directory`, in order
     is_unwanted: Callable[[], bool] | None = None  # asked now and then: end the conversation?
 
-    def run(self, hub: Hub, *args: str, ok: tuple[int, ...] = (0,)) -> Result:
-        """One git call in the hub that may talk to the remote.
+    def run(
+        self, hub: Hub, *args: str, ok: tuple[int, ...] = (0,), timeout: float = TIME_LIMIT
+    ) -> Result:
+        """One git call in the hub that may talk to the remote, which it calls `_NAME`.
 
         Raises:
             RemoteUnreachable: git failed; its words, without passwords, say why.
         """
         git = Git(hub.path, config=_PINNED)
         try:
-            return git.run(
-                *args,
-                ok=ok,
-                timeout=TIME_LIMIT,
-                env=self._environment(),
-                cwd=self.folder,
-                is_unwanted=self.is_unwanted,
-            )
+            with self._trusted() as trusted:
+                return git.run(
+                    *args,
+                    ok=ok,
+                    timeout=timeout,
+                    env={**self._environment(), **trusted},
+                    cwd=self.folder,
+                    is_unwanted=self.is_unwanted,
+                    ends_with_us=True,
+                )
         except GitFault as error:
             raise RemoteUnreachable(
-                f"{self.name} cannot be reached: {error.what}",
-                why=without_passwords(error.why or "git said nothing"),
-                hint=f"git -C {self.folder} ls-remote {self.name}",
+                f"{shown(self.name)} cannot be reached: {error.what}",
+                why=words(error.why or "git said nothing"),
+                hint=self.hint("ls-remote", self.name),
             ) from error
+
+    def hint(self, *args: str) -> str:
+        """The same by the user's own git, to be pasted."""
+        return shlex.join(["git", "-C", str(self.folder), *args])
+
+    @contextmanager
+    def _trusted(self) -> Iterator[Mapping[str, str]]:
+        """A remote in a folder of another user is opened by a git that looks for this setting in
+        files alone.
+        """
+        if not self.trusted:
+            yield {}
+            return
+        with tempfile.NamedTemporaryFile("w", prefix="swarm-", suffix=".gitconfig") as file:
+            for path in self.trusted:
+                escaped = path.replace("\\", "\\\\").replace('"', '\\"')
+                file.write(f'[safe]\n\tdirectory = "{escaped}"\n')
+            file.flush()
+            yield {"GIT_CONFIG_GLOBAL": file.name}
 
     def _environment(self) -> Mapping[str, str]:
         env = {
             name: value
             for name, value in os.environ.items()
-            if name in _GIT_KEPT or not name.startswith(("GIT_", "SWARM_"))
+            if _GIT_KEPT.fullmatch(name) or not name.startswith(("GIT_", "SWARM_"))
         }
-        # In the environment: a header with a token must not stand in the list of processes.
-        env["GIT_CONFIG_COUNT"] = str(len(self.settings))
-        for number, (name, value) in enumerate(self.settings):
+        # In the environment: a password or token must not stand in the list of processes.
+        settings = [
+            *self.settings,
+            (f"remote.{_NAME}.url", self.url),
+            (f"remote.{_NAME}.pushurl", self.push_url),
+        ]
+        env["GIT_CONFIG_COUNT"] = str(len(settings))
+        for number, (name, value) in enumerate(settings):
             env[f"GIT_CONFIG_KEY_{number}"] = name
             env[f"GIT_CONFIG_VALUE_{number}"] = value
         return env | {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
@@ -87,17 +128,18 @@ class Remote:
 
 # Auxiliary: addresses like ext:: run programs; only what the user's own git would allow by default.
 _PINNED = ("protocol.ext.allow=never", "push.gpgSign=false", "push.followTags=false")
-_PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
+_PASSWORD = re.compile(r"(?<=://)[^/\s]+@")
 
 
-def without_passwords(text: str) -> str:
-    """Git's words with whatever stands before the host of an address left out."""
-    return _PASSWORD.sub("", text)
+def words(text: str) -> str:
+    """What git and the remote said, fit to be shown: without what stands before the host of an
+    address, and without what would steer a terminal.
+    """
+    lines = _PASSWORD.sub("", text).strip().splitlines()
+    return "\n".join(shown(line.rstrip(), 300) for line in lines[:MOST_SAID])
 
 
-def find_remote(
-    checkout: Path, name: str, is_unwanted: Callable[[], bool] | None = None
-) -> Remote:
+def find_remote(checkout: Path, name: str, is_unwanted: Callable[[], bool] | None = None) -> Remote:
     """
     Raises:
         UsageError: the checkout has no such remote.
@@ -105,17 +147,27 @@ def find_remote(
     """
     known = user.remotes(checkout)
     if name not in known:
-        listed = ", ".join(sorted(set(known) - {"swarm"}))
+        others = sorted(set(known) - {"swarm"})
         raise UsageError(
-            f"this repository has no remote {name}",
-            why=f"it has {listed}" if listed else "it has no remote but swarm's own",
-            hint=f"git remote add {name} URL"
-            if not listed
-            else f'in swarm.toml, below [upstream]: remote = "{sorted(set(known) - {"swarm"})[0]}"',
+            f"this repository has no remote {shown(name)}",
+            why=f"it has {', '.join(map(shown, others[:8]))}"
+            if others
+            else "it has no remote but swarm's own",
+            hint=f'in swarm.toml, below [upstream]: remote = "{shown(others[0])}"'
+            if others
+            else f"git remote add {shlex.quote(name)} URL",
         )
     url, push_url, settings = user.read_remote(checkout, name)
-    wanted = tuple((key, value) for key, value in settings if _TRANSPORT.fullmatch(key))
-    return Remote(name, url, push_url, checkout, wanted, is_unwanted)
+    prefix = f"remote.{name}."
+    wanted: list[tuple[str, str]] = []
+    for key, value in settings:
+        last = key.removeprefix(prefix)
+        if _TRANSPORT.fullmatch(key):
+            wanted.append((key, value))
+        elif last != key and last in _OF_REMOTE:
+            wanted.append((f"remote.{_NAME}.{last}", value))
+    trusted = tuple(value for key, value in settings if key == "safe.directory")
+    return Remote(name, url, push_url, checkout, tuple(wanted), trusted, is_unwanted)
 
 
 def tip_of(hub: Hub, remote: Remote, branch: str, *, is_push: bool = False) -> str | None:
@@ -123,12 +175,19 @@ def tip_of(hub: Hub, remote: Remote, branch: str, *, is_push: bool = False) -> s
 
     Raises:
         RemoteUnreachable: see `Remote.run`.
+        SwarmError: its objects are named by another hash than the hub's.
     """
-    url = remote.push_url if is_push else remote.url
     ref = f"refs/heads/{branch}"
-    for line in remote.run(hub, "ls-remote", "--", url, ref).lines:
+    asked = replace(remote, url=remote.push_url) if is_push else remote
+    for line in asked.run(hub, "ls-remote", "--", _NAME, ref, timeout=LOOK_LIMIT).lines:
         oid, _, name = line.partition("\t")
         if name == ref and is_oid(oid):
+            if (len(oid) == 64) != (hub.hash_name == "sha256"):
+                raise SwarmError(
+                    f"{shown(remote.name)} names its objects by another hash than this repository",
+                    why=f"git cannot bring {hub.hash_name} and the other together",
+                    hint=remote.hint("remote", "-v"),
+                )
             return oid
     return None
 
@@ -140,6 +199,7 @@ def fetch(hub: Hub, remote: Remote, branch: str) -> str | None:
 
     Raises:
         RemoteUnreachable: nothing was taken.
+        SwarmError: git's fsck refuses an object of it; nothing was taken.
     """
     for _ in range(3):  # it may move between the two conversations
         tip = tip_of(hub, remote, branch)
@@ -156,16 +216,32 @@ def fetch(hub: Hub, remote: Remote, branch: str) -> str | None:
             "--no-auto-maintenance",
             "--no-recurse-submodules",
             "--",
-            remote.url,
+            _NAME,
             tip,
             ok=(0, 1, 128),
         )
         if fetched.code == 0 and hub.is_whole(tip):
             return tip
+        if "fsck error" in fetched.complaint:
+            raise _malformed(remote, branch, tip, words(fetched.complaint))
     raise RemoteUnreachable(
-        f"{remote.name} would not give {branch}",
-        why=without_passwords(fetched.complaint) or None,
-        hint=f"git -C {remote.folder} fetch {remote.name} {branch}",
+        f"{shown(remote.name)} would not give {shown(branch)}",
+        why=words(fetched.complaint) or None,
+        hint=remote.hint("fetch", remote.name, branch),
+    )
+
+
+_FLAW = re.compile(r"object [0-9a-f]+: (\w+): ")
+
+
+def _malformed(remote: Remote, branch: str, tip: str, why: str) -> SwarmError:
+    flaws = list(dict.fromkeys(_FLAW.findall(why)))
+    return SwarmError(
+        f"{shown(remote.name)}/{shown(branch)} {tip[:7]} holds an object that git's fsck refuses; "
+        "nothing was taken",
+        why=why,
+        hint="\n".join(remote.hint("config", f"fetch.fsck.{flaw}", "warn") for flaw in flaws)
+        or remote.hint("fsck"),
     )
 
 
@@ -184,18 +260,19 @@ class NotForward:
     says: str
 
 
-def push(hub: Hub, remote: Remote, oid: str, branch: str) -> Pushed | NotForward:
+def push(hub: Hub, remote: Remote, oid: str, branch: str, old: str | None) -> Pushed | NotForward:
     """Move a branch of the remote forward to a commit of the hub; never forced.
+
+    `old` is what `tip_of` said of it a moment ago.
 
     Raises:
         RemoteUnreachable: whether it was pushed is seen by pushing again.
 
     Safe: twice is `Pushed` with `old` equal to `oid` the second time.
     """
-    old = tip_of(hub, remote, branch, is_push=True)
     if old == oid:
         return Pushed(old)
-    if old is not None and not (hub.reader.has(old) and hub.contains(oid, old)):
+    if old is not None and not (hub.is_whole(old) and hub.contains(oid, old)):
         return NotForward(old, "it has commits that are not in what would be pushed")
     answer = remote.run(
         hub,
@@ -205,12 +282,18 @@ def push(hub: Hub, remote: Remote, oid: str, branch: str) -> Pushed | NotForward
         "--no-follow-tags",
         "--recurse-submodules=no",
         "--",
-        remote.push_url,
+        _NAME,
         f"{oid}:refs/heads/{branch}",
         ok=(0, 1),
     )
     if answer.code == 0:
         return Pushed(old)
     said = [line.split("\t")[-1] for line in answer.lines if line.startswith("!")]
-    words = "\n".join([*said, answer.complaint])
-    return NotForward(old, without_passwords(words.strip()))
+    why = words("\n".join([*said, answer.complaint]))
+    if not said or "[remote failure]" in said[0]:
+        raise RemoteUnreachable(
+            f"{shown(remote.name)} did not say whether it took {shown(branch)}",
+            why=why,
+            hint=remote.hint("ls-remote", remote.name),
+        )
+    return NotForward(old, why)
