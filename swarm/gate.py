@@ -7,7 +7,7 @@ Guards: exactly one runner is the gate; nothing lands unchecked; a red target bl
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -303,15 +303,13 @@ class Gate:
             elif paused.by == "gate" and clock >= self._look_again:
                 return self._judge_target(view, again=True)
             return False
-        entries = self._waiting(view)
+        entry = self.next_change(view)
         if isinstance(known[1], BaseRed) and paused is None and self._has_work(view):
-            entries = [e for e in entries if may_mend(view, e.task)]
-            if not entries:
+            mending = [e for e in self._waiting(view) if may_mend(view, e.task)]
+            entry = self._first(view, mending)
+            if entry is None:
                 self._open_fix_main(view, known[1])
                 return True
-        entries = entries or self._unread(view)
-        max_wait = self.config.gate.max_wait  # older ones go first, whatever their priority
-        entry = min(entries, key=lambda e: queue_order(e, view.now, max_wait), default=None)
         self._judging = entry.nonce if entry is not None else None
         return self._build(view, entry) if entry is not None else False
 
@@ -325,6 +323,15 @@ class Gate:
         if next(view.iter_paths("current_tasks"), None) is not None:
             return True
         return self.ledger.index.counts(view).get(State.OPEN.value, 0) > 0
+
+    def next_change(self, view: View) -> QueueEntry | None:
+        """The change whose turn it is: one that may land, else one that a person is to read."""
+        return self._first(view, self._waiting(view) or self._unread(view))
+
+    def _first(self, view: View, entries: Iterable[QueueEntry]) -> QueueEntry | None:
+        """Older than the age bound first, then priority, age, id."""
+        max_wait = self.config.gate.max_wait
+        return min(entries, key=lambda e: queue_order(e, view.now, max_wait), default=None)
 
     def can_take(self, view: View, task: str) -> bool:
         """Is it a change that this gate will judge, sooner or later, as things stand?"""

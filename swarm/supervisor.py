@@ -139,7 +139,9 @@ class Supervisor:
                 self._note(error)
             return None
         if isinstance(answer, Rewritten):
-            self.faults.append(f"{answer.says(self.ledger.branch)}: swarm sync")
+            line = f"{answer.says(self.ledger.branch)}: swarm sync"
+            if line not in self.faults:  # said once, not each time that upstream is looked at
+                self.faults.append(line)
         return answer
 
     def judge_target(self, on_wait: Callable[[], None] | None = None) -> Green | None:

@@ -52,6 +52,7 @@ from swarm.overview import (
     Status,
     Target,
     TargetVerdict,
+    UpstreamNow,
     Waiting,
 )
 from swarm.trailers import Message, listed
@@ -287,6 +288,7 @@ def a_status(**facts: Any) -> Status:
         "queue": [],
         "gate": GateNow(strategy="serial", slots=1, holder=None, is_alive=True, paused=None),
         "waiting": [],
+        "upstream": None,
         "cost": overview.Cost(known_usd=None, attempts_known=None, attempts_unknown=None),
         "disk": Disk(path="/x/app.swarm", bytes=None, age_seconds=None),
     }
@@ -371,6 +373,15 @@ def test_no_screen_is_wider_than_100_columns_nor_lets_a_control_character_throug
         gate=GateNow(strategy="serial", slots=1, holder=None, is_alive=True,
                      paused=Paused(why=long, by="gate", at=NOW)),
         waiting=[Waiting(task=name, state="waiting", why=long)] * 3,
+        upstream=UpstreamNow(
+            remote=long,
+            branch=long,
+            tip="9" * 40,
+            age_seconds=3.0,
+            task=name,
+            pushed_branch=long,
+            pushed="8" * 40,
+        ),
         counts=dict.fromkeys(Counts.__struct_fields__, 12345),
         disk=Disk(path=f"/x/{long}", bytes=10**13, age_seconds=3.0),
     )  # fmt: skip
@@ -503,6 +514,7 @@ two-tries   Two tries                                                     landed
     landed    1234567 = main 1234567 + 1234567; 1 file +1 -0 on tree 1234567
 
   read      swarm diff two-tries   swarm tail two-tries --attempt 2
+  undo      swarm revert two-tries
   source    8 events; ledger 1234567
 """
 

@@ -451,7 +451,7 @@ def test_the_queue_is_in_the_gates_order_and_held_changes_have_no_position(world
         ("later", 2, "waiting"),
         ("held-one", None, "held"),
     ]
-    taken = world.gate()._next(world.ledger.view(), None)
+    taken = world.gate().next_change(world.ledger.view())
     assert taken is not None and taken.task == found.changes[0].task
 
 
@@ -462,7 +462,7 @@ def test_M12_a_change_older_than_the_bound_goes_first_whatever_its_priority(worl
     world.add("Urgent", priority=50)
     world.agent("urgent", slot="s2").write("u.txt", "u\n").commit().seal()
     assert [c.task for c in overview.queue(workspace(world)).changes] == ["old", "urgent"]
-    taken = world.gate()._next(world.ledger.view(), None)
+    taken = world.gate().next_change(world.ledger.view())
     assert taken is not None and taken.task == "old"
 
 
@@ -732,7 +732,7 @@ def test_the_documented_keys_of_status(world: World) -> None:
     assert found["schema"] == "swarm.status/1"
     assert set(found) == {
         "schema", "at", "repository", "ledger", "target", "run", "needs_you", "counts", "slots",
-        "queue", "gate", "waiting", "cost", "disk",
+        "queue", "gate", "waiting", "upstream", "cost", "disk",
     }  # fmt: skip
     assert found["repository"] == "app"
     assert set(found["ledger"]) == {"oid", "age_seconds"}

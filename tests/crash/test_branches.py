@@ -205,10 +205,17 @@ def test_a_command_killed_while_the_remote_hangs_leaves_no_process(
     assert started.wait(10) == -signal.SIGKILL
     team.assert_sound()
     left = [int(pid) for pid in pids.read_text().split()]
-    until(lambda: not any(map(psutil.pid_exists, left)), "what hangs is ended too")
+    until(lambda: not any(map(lives, left)), "what hangs is ended too")
     (team.folder / "hangs").unlink()
     team.swarm(*command)
     assert_ended(team, command)
+
+
+def lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 # At any moment

@@ -127,6 +127,8 @@ def test_a_team_on_one_remote(team: Team) -> None:
     day.until_landed(*NEEDS)
     assert not team.has(rewritten)
 
+    assert team.out.count("was rewritten") == 1, "said once"
+
     # It is refused with one sentence, and taken when it is meant.
     refused = team.swarm("sync", ok=(1,))
     says = f"error: origin/main was rewritten: it lacks {dropped[:7]}, which it had before\n"
