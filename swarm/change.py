@@ -701,17 +701,15 @@ def sealed(
     captured: Captured,
     differs: Difference,
     rules: Rules,
-    approved: Sequence[Hold] = (),
+    *,
+    is_accepted: bool = False,
 ) -> tuple[QueueEntry, Event]:
     """The queue entry of a captured head, and the event that writes it.
 
-    `approved` are reasons to hold it that a person has answered beforehand.
+    `is_accepted`: people have accepted it where it comes from, so that nothing holds it.
     """
     scope = outside(differs.paths, task.header.paths) if task.header.paths else []
-    holds = [
-        h for h in _holds(captured, differs, scope, rules, view.now) if h.reason not in approved
-    ]
-    holds += [HoldReason(reason=r, paths=[], at=view.now, approved_at=view.now) for r in approved]
+    holds = [] if is_accepted else _holds(captured, differs, scope, rules, view.now)
     entry = QueueEntry(
         task=lock.task,
         token=lock.token,
@@ -730,15 +728,15 @@ def sealed(
         since=attempts.since,
         sealed_at=view.now,
         hold=holds or None,
+        is_accepted=is_accepted,
     )
-    waits = [h.reason for h in holds if h.approved_at is None]
     facts = {
         "Swarm-Head": captured.head,
         "Swarm-Base": lock.base,
         "Swarm-Lock": entry.lock,
         "Swarm-Slot": lock.slot,
         **({"Swarm-Outside": listed(scope)} if scope else {}),
-        **({"Swarm-Hold": listed(list(dict.fromkeys(waits)))} if waits else {}),
+        **({"Swarm-Hold": listed(entry.reasons)} if holds else {}),
         **({"Swarm-Unreadable": listed(captured.unreadable)} if captured.unreadable else {}),
     }
     says = _seal_says(entry, scope, captured.flattened)

@@ -401,6 +401,8 @@ def conclude_events(
         task = view.task(mine.task)
         if task is not None and task.header.strikes is not None:
             bounds = dataclasses.replace(bounds, strikes=task.header.strikes)
+            if task.header.joins_history:  # each may be of another commit of upstream's
+                bounds = dataclasses.replace(bounds, conflicts=task.header.strikes)
     if ending.work is not None:
         before = msgspec.structs.replace(before, work=ending.work)
     known = last or Last(

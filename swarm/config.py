@@ -285,7 +285,7 @@ def _maybe_branch(value: object) -> str:
 _IN_BRANCH = frozenset({"run", "target"})
 _IN_REQUEST = frozenset({"branch", "target", "title", "body_file"})
 _HOLE = re.compile(r"(?<!\$)\{([A-Za-z_]*)\}")  # `${NAME}` is the shell's own
-_QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.", re.DOTALL)
+_QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\(?:\{[A-Za-z_]*\}|.)", re.DOTALL)
 
 
 def _known_holes(text: str, known: frozenset[str]) -> None:

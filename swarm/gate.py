@@ -428,7 +428,8 @@ class Gate:
             message = f"changes files outside its paths: {', '.join(strays[:5])}"
             self._eject(entry, outcome="check_failed", message=message, paths=strays)
             return True
-        holds = guard(hub, built, self.rules, self.config.gate.reverted, task.header.paths)
+        reverted = "warn" if task.header.undoes else self.config.gate.reverted  # it says so itself
+        holds = guard(hub, built, self.rules, reverted, task.header.paths)
         if holds:
             self._hold(built, holds)
             return True

@@ -658,6 +658,13 @@ def _told(event: _Event) -> Iterator[tuple[str, str | None, str | None]]:
                 Landing, (before.raw(records.LANDING_PATH) if before else None) or b""
             )
             yield pair("Swarm-Landed", landing.new if landing else None)
+        case "synced" | "pushed":
+            upstream = _decoded(records.Upstream, after.raw(records.UPSTREAM_PATH) or b"")
+            if upstream is not None:
+                yield pair("Swarm-Upstream", f"{upstream.remote}/{upstream.branch}")
+                yield pair("Swarm-Tip", upstream.tip)
+                pushed = {p.branch: p.oid for p in upstream.pushes}
+                yield pair("Swarm-Head", pushed.get(facts.get("Swarm-Branch", "")))
         case "gate-taken":
             gate = _decoded(records.Gate, after.raw(records.GATE_PATH) or b"")
             yield pair("Swarm-Gate", gate.token if gate else None)

@@ -13,7 +13,6 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import get_args
 
 import msgspec
 
@@ -28,7 +27,6 @@ from swarm.ledger.records import (
     Attempts,
     Done,
     Gate,
-    Hold,
     HoldReason,
     Landing,
     LandingChange,
@@ -467,15 +465,16 @@ def guard(
 ) -> list[HoldReason]:
     """Cheap looks at what would land; each reason holds the change until a person approves.
 
+    `reverted`: "hold" where a path that goes back to what the target moved on from is odd.
+
     Returns reasons that are not approved in the entry already; empty: nothing is odd.
 
     Raises:
         GitFault: an object is missing.
     """
     entry = candidate.entry
-    known = {hold.reason for hold in entry.hold or ()}
-    if known.issuperset(get_args(Hold)):
-        return []  # whatever would be found has been answered
+    if entry.is_accepted:
+        return []
     landed = hub.changed_paths(candidate.previous, candidate.commit)
     found: list[tuple[str, list[str]]] = []
     meant = set(hub.changed_paths(entry.base, entry.head))
@@ -504,6 +503,7 @@ def guard(
         found.append(("protected", guarded))
     if rules.review == "all":  # it may have been sealed before a person asked for that
         found.append(("review", []))
+    known = {hold.reason for hold in entry.hold or ()}
     return [
         msgspec.convert({"reason": reason, "paths": paths, "at": entry.sealed_at}, HoldReason)
         for reason, paths in found

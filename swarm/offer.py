@@ -15,7 +15,7 @@ from swarm.claim import Who, claimed
 from swarm.ids import new_agent_id, new_nonce
 from swarm.ledger import records
 from swarm.ledger.events import Event
-from swarm.ledger.records import Hold, QueueEntry, Task
+from swarm.ledger.records import QueueEntry, Task
 from swarm.ledger.store import Ledger
 from swarm.ledger.view import State, View
 from swarm.plumbing.refs import Move
@@ -32,7 +32,7 @@ class Offer:
     task: Task  # new, or open and offered again
     head: str  # in the hub, whole
     differs: Difference  # what it brings
-    approved: tuple[Hold, ...] = ()  # what the person's command has answered beforehand
+    is_accepted: bool = False  # by people, where it comes from: nothing holds it
     agent: str = field(default_factory=new_agent_id)
     nonce: str = field(default_factory=new_nonce)
 
@@ -57,7 +57,15 @@ def offered(
         rescue=None,
     )
     entry, seal = sealed(
-        view, lock, lock_id, attempts, task, captured, offer.differs, rules, offer.approved
+        view,
+        lock,
+        lock_id,
+        attempts,
+        task,
+        captured,
+        offer.differs,
+        rules,
+        is_accepted=offer.is_accepted,
     )
     opens = (added([task]),) if view.state(task.id) is State.ABSENT else ()
     move = Move(entry.work, view.ref(entry.work), offer.head)

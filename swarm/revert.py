@@ -202,7 +202,7 @@ def _revert(work: Workspace, view: View, tasks: tuple[str, ...]) -> Answer | Non
     def decide(now: View) -> Draft[Answer | None]:
         if now.target != view.target or _find_live(now, tasks) is not None:
             return refuse(None)
-        offer = Offer("revert", _task(now, undone), head, differs, ("reverted",))
+        offer = Offer("revert", _task(now, undone), head, differs)
         events, move, entry = offered(work.ledger, now, offer, work.rules)
         return Draft(events, Offered(entry, tuple(undone), rest), (move,))
 

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 
@@ -21,7 +20,7 @@ from swarm.change import compare
 from swarm.errors import SwarmError
 from swarm.ledger import records
 from swarm.ledger.events import Event
-from swarm.ledger.records import PERSON, Hold, Push, QueueEntry, Task, TaskHeader, Upstream
+from swarm.ledger.records import PERSON, Push, QueueEntry, Task, TaskHeader, Upstream
 from swarm.ledger.store import Draft, refuse
 from swarm.ledger.view import State, View, readable
 from swarm.merge import Attributes, Clean, merge_trees
@@ -35,7 +34,6 @@ MANY_STRIKES = 1000  # upstream may be red for long: each new commit of it is tr
 LOOKED_AT = 200  # of upstream's own commits, for a squash of what we pushed
 MOST_MERGED = 400  # merges tried to find one
 _ENDED = (State.ABSENT, State.LANDED, State.CANCELLED)
-_HOLDS: tuple[Hold, ...] = get_args(Hold)  # what upstream has was accepted there
 
 
 @dataclass(frozen=True)
@@ -200,7 +198,7 @@ def _bring(
             task = readable(now.task, known.task) or task
         if _state(now, task.id) is not (State.OPEN if is_again else State.ABSENT):
             return refuse(None)
-        offer = Offer("sync", task, head, differs, _HOLDS)
+        offer = Offer("sync", task, head, differs, is_accepted=True)
         events, move, entry = offered(work.ledger, now, offer, work.rules)
         after = msgspec.structs.replace(known, tip=fetched.tip, task=task.id, taken_at=now.now)
         says = f"{fetched.name} {fetched.tip[:7]} comes in as {task.id}"
@@ -309,17 +307,18 @@ def find_same(
         GitFault: an object is missing.
     """
     hub = work.ledger.hub
+    known_there = _taken_before(hub, view.target, fetched.tip)
     ours: dict[str, str] = {}
-    for oid, tree, _ in _steps(hub, view.target, fetched.tip):
+    for oid, tree, _ in _steps(hub, view.target, known_there):
         ours.setdefault(tree, oid)
-    theirs = _steps(hub, fetched.tip, view.target)
+    theirs = _steps(hub, fetched.tip, [view.target])
     for oid, tree, _ in theirs:
         if tree in ours:
             return oid, ours[tree]
     pushed = dict.fromkeys(push.oid for push in reversed(list(pushes)))
-    known = [
-        oid for oid in pushed if _has(hub, view.target, oid) and not hub.contains(fetched.tip, oid)
-    ]
+    held = [oid for oid in pushed if hub.reader.has(oid)]
+    lacking = _beyond(hub, held, known_there) - _beyond(hub, held, [view.target])
+    known = [oid for oid in held if oid in lacking]
     return _merged_there(hub, theirs[:LOOKED_AT], known, fetched.tip) if known else None
 
 
@@ -355,22 +354,39 @@ def _merged_there(
 
 def had_there(work: Workspace, view: View, fetched: Fetched) -> list[str]:
     """Tips of all that upstream has, under our names for it too: it lacks what lies beyond them."""
-    hub = work.ledger.hub
     known = record_of(view, fetched.remote, fetched.branch)
     same = find_same(work, view, fetched, known.pushes)
-    found = [fetched.tip, *(same[1:] if same else ())]
-    call = ("log", "--merges", "--format=%T %P", view.target, f"^{fetched.tip}", "--")
-    for row in hub.git.run(*call).lines:
-        tree, first, *others = row.split(" ")
+    found = _taken_before(work.ledger.hub, view.target, fetched.tip)
+    return [*found, *(same[1:] if same else ())]
+
+
+def _taken_before(hub: Hub, target: str, tip: str) -> list[str]:
+    """Upstream's tip, and our own commits that were seen to be the same as one before it."""
+    rows = hub.git.run("log", "--merges", "--format=%T %P", target, f"^{tip}", "--").lines
+    joins: list[list[str]] = []
+    for row in rows:
+        tree, *parents = row.split(" ")
         # As `_joined` makes them: what came in had the files of all its parents already.
-        if tree == hub.reader.tree_of(first) and hub.contains(fetched.tip, first):
-            found += others
-    return found
+        if tree == hub.reader.tree_of(parents[0]):
+            joins.append(parents)
+    beyond = _beyond(hub, [parents[0] for parents in joins], [tip])
+    others = (parents[1:] for parents in joins if parents[0] not in beyond)
+    return list(dict.fromkeys([tip, *(oid for some in others for oid in some)]))
 
 
-def _steps(hub: Hub, tip: str, without: str) -> list[tuple[str, str, list[str]]]:
+def _beyond(hub: Hub, commits: Iterable[str], tips: Iterable[str]) -> set[str]:
+    """Those of the commits that none of the tips has."""
+    wanted = set(commits)
+    if not wanted:
+        return set()
+    but = [f"^{tip}" for tip in tips]
+    return wanted.intersection(hub.git.run("rev-list", *sorted(wanted), *but, "--").lines)
+
+
+def _steps(hub: Hub, tip: str, without: Iterable[str]) -> list[tuple[str, str, list[str]]]:
     """(commit, tree, parents) along first parents from `tip`, newest first."""
-    rows = hub.git.run("log", "--first-parent", "--format=%H %T %P", tip, f"^{without}", "--").lines
+    but = [f"^{oid}" for oid in without]
+    rows = hub.git.run("log", "--first-parent", "--format=%H %T %P", tip, *but, "--").lines
     return [(oid, tree, parents) for oid, tree, *parents in (row.split(" ") for row in rows)]
 
 

@@ -28,7 +28,6 @@ MADE = (
     "*.egg*",
 )
 APP = {
-    "Makefile": "test:\n\t@PYTHONPATH=src python3 -m unittest discover -s tests\n",
     "src/shop/__init__.py": "",
     "src/shop/checkout.py": "def total(cart):\n    return sum(cart.values())\n",
     "tests/test_checkout.py": "import unittest\n\nfrom shop.checkout import total\n\n\n"

@@ -168,6 +168,17 @@ def test_a_person_may_repair_what_came_in_red(world: World, up: Upstream) -> Non
     assert isinstance(bring(world), UpToDate)
 
 
+def join_another_project(up: Upstream) -> None:
+    """The teammate merges a history that shares nothing with this one."""
+    git(up.mate, "checkout", "-q", "--orphan", "other")
+    git(up.mate, "rm", "-rfq", ".")
+    (up.mate / "other.txt").write_text("1\n", "utf-8")
+    git(up.mate, "add", "-A")
+    git(up.mate, "commit", "-q", "-m", "another project")
+    git(up.mate, "checkout", "-q", "main")
+    git(up.mate, "merge", "-q", "--allow-unrelated-histories", "-m", "join", "other")
+
+
 def test_a_hundred_commits_come_in_as_one_change(
     make: Callable[..., tuple[World, Upstream]], tmp_path: Path
 ) -> None:
@@ -176,19 +187,13 @@ def test_a_hundred_commits_come_in_as_one_change(
     number = runs(world)
     for index in range(100):
         git(up.mate, "commit", "-q", "--allow-empty", "-m", f"commit {index}")
-    # A team's history has what no agent may make: other roots, sides taken, octopus merges.
-    git(up.mate, "checkout", "-q", "--orphan", "other")
-    git(up.mate, "rm", "-rfq", ".")
-    (up.mate / "other.txt").write_text("1\n", "utf-8")
-    git(up.mate, "add", "-A")
-    git(up.mate, "commit", "-q", "-m", "another project")
+    join_another_project(up)
     for name in ("x", "y"):
         git(up.mate, "checkout", "-q", "-b", name, "main")
         (up.mate / name).write_text("1\n", "utf-8")
         git(up.mate, "add", "-A")
         git(up.mate, "commit", "-q", "-m", name)
     git(up.mate, "checkout", "-q", "main")
-    git(up.mate, "merge", "-q", "--allow-unrelated-histories", "-m", "join", "other")
     git(up.mate, "merge", "-q", "-m", "octopus", "x", "y")
     tip = up.push()
     answer = bring(world)
@@ -249,6 +254,33 @@ def test_a_conflict_waits_for_a_person_with_both_sides_in_a_worktree(
     assert_clean(world)
 
 
+def test_a_conflict_is_resolved_whatever_else_the_team_merged(
+    make: Callable[..., tuple[World, Upstream]],
+) -> None:
+    world, up = make(files={"a.txt": LINES})
+    world.push("a.txt", line(5, "ours"))
+    join_another_project(up)
+    up.push()
+    tip = up.commit("a.txt", line(5, "theirs"))
+    place = Path(json.loads(world.typed("sync", "--json").out)["worktree"])
+    (place / "a.txt").write_text(line(5, "both"), "utf-8")
+    assert typed(place, "submit").code == 0
+    world.work_gate()
+    assert world.state("sync-1") is State.LANDED and has(world, tip)
+    assert world.file("a.txt") == line(5, "both") and world.file("other.txt") == "1\n"
+
+
+def test_however_often_it_conflicts_it_is_a_persons_and_never_parked(
+    make: Callable[..., tuple[World, Upstream]],
+) -> None:
+    world, up = make(config="[limits]\nconflicts = 1\nstrikes = 1\n", files={"a.txt": LINES})
+    world.push("a.txt", line(5, "ours"))
+    for number in range(2):
+        up.commit("a.txt", line(5, f"theirs {number}"))
+        assert settle(world) == "sync-1" and world.state("sync-1") is State.OPEN
+    assert "worktree" in world.typed("sync").out
+
+
 def test_a_conflict_that_upstream_resolves_lands_by_itself(
     make: Callable[..., tuple[World, Upstream]],
 ) -> None:
@@ -298,7 +330,7 @@ def _squash_before_others(up: Upstream) -> str:
 def _rebase(up: Upstream) -> str:
     up.git("fetch", "-q", "origin")
     up.git("reset", "-q", "--hard", "origin/work")
-    up.git("rebase", "-q", "origin/main")
+    up.git("-c", "user.name=Forge", "rebase", "-q", "--force-rebase", "origin/main")
     return up.push()
 
 
@@ -360,6 +392,22 @@ def test_what_the_team_took_back_is_taken_back(
     assert world.file("a.txt") == LINES, "they looked at it and said no"
     assert world.file("b.txt") == "stays\n"
     assert_clean(world)
+
+
+def test_what_upstream_sets_back_after_a_squash_is_set_back(
+    make: Callable[..., tuple[World, Upstream]],
+) -> None:
+    """To files that ours had once: that was before what both have in common."""
+    world, up = make(files={"a.txt": LINES})
+    world.push("a.txt", line(5, "first"))
+    world.push("a.txt", line(5, "second"))
+    assert world.typed("push", "--branch", "work").code == 0
+    up.squash("work")
+    settle(world)
+    tip = up.commit("a.txt", line(5, "first"))
+    task = settle(world)
+    assert world.state(task) is State.LANDED and has(world, tip)
+    assert world.file("a.txt") == line(5, "first")
 
 
 def test_a_second_round_of_push_and_squash_goes_as_well(
@@ -456,6 +504,17 @@ def test_a_sync_that_is_red_like_its_base_is_sent_back_once(
         world.work_gate()
     assert runs(world) == number, "nobody asks again and again"
     assert isinstance(bring(world), Waits)
+
+
+def test_what_no_check_can_judge_waits_and_says_so(
+    make: Callable[..., tuple[World, Upstream]],
+) -> None:
+    world, up = make(check="no-such-program")
+    before = world.main
+    up.commit("a.txt", "1\n")
+    said = world.typed("sync")
+    assert said.code == Exit.NO and "the gate is paused: checks cannot run on main" in said.out
+    assert world.main == before and world.state("sync-1") is State.QUEUED
 
 
 # -- what holds other changes
@@ -617,6 +676,8 @@ def test_a_branch_that_was_set_back_is_rewritten_too(world: World, up: Upstream)
     settle(world)
     up.git("push", "-q", "--force", "origin", "HEAD~1:main")
     assert isinstance(bring(world), Rewritten), "although the target has all of it"
+    assert isinstance(bring(world, is_rewrite_meant=True), UpToDate)
+    assert isinstance(bring(world), UpToDate), "and from then on it is what is known"
 
 
 def test_another_projects_branch_is_refused(world: World, up: Upstream) -> None:

@@ -94,11 +94,6 @@ class HoldReason(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     approved_at: datetime | None = None
     is_left_out: bool = False  # the paths are in a rescue ref alone; else in what would land
 
-    @property
-    def is_answered_before(self) -> bool:
-        """The command that made the change was the person's word: it has never waited."""
-        return self.approved_at == self.at
-
 
 class LeftByAgent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What sealing added for the agent."""
@@ -128,6 +123,7 @@ class QueueEntry(Record, frozen=True, kw_only=True):
     since: datetime  # first claim: orders by age
     sealed_at: datetime
     hold: list[HoldReason] | None
+    is_accepted: bool = False  # by people, where it comes from: nothing holds it here
 
     @property
     def is_held(self) -> bool:
@@ -137,7 +133,7 @@ class QueueEntry(Record, frozen=True, kw_only=True):
     @property
     def reasons(self) -> list[Hold]:
         """Why it was or is held, each once."""
-        return list(dict.fromkeys(h.reason for h in self.hold or () if not h.is_answered_before))
+        return list(dict.fromkeys(h.reason for h in self.hold or ()))
 
 
 class Strike(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -136,8 +136,6 @@ def _attempt_lines(story: Story, attempt: AttemptLine, later: AttemptLine | None
             text += f"; {left.uncommitted} uncommitted, {left.untracked} untracked sealed by swarm"
         yield _fact("sealed", text)
     for hold in attempt.hold:
-        if hold.is_answered_before:
-            continue
         how = "approved" if hold.approved_at is not None else "waits for a person"
         paths = f": {', '.join(hold.paths[:3])}" if hold.paths else ""
         yield _fact("held", f"{hold.reason}{paths}; {how}")
