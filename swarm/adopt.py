@@ -27,19 +27,19 @@ from swarm.config import FILE, Check, Config, shown
 from swarm.detect import Detected, detect
 from swarm.errors import UsageError
 from swarm.gate import Gate, Job
-from swarm.ids import new_nonce
 from swarm.judge import Ask, BaseRed, CannotJudge, Green, judge_target
 from swarm.layout import Layout, beside
 from swarm.ledger.records import Verdict
 from swarm.ledger.store import Ledger
-from swarm.liveness import Alive
 from swarm.plumbing import checkout as user
 from swarm.plumbing.checkout import Checkout
 from swarm.plumbing.git import Git
 from swarm.plumbing.hub import LEDGER, Hub, branch_ref
 from swarm.plumbing.refs import Move
+from swarm.tend import tend
 from swarm.workspace import Workspace
 
+LOOK_SECONDS = 0.02  # between two looks at the checks of the target
 REMOTE = "swarm"
 OLDEST_GIT = (2, 39)
 RECORD = "made.json"
@@ -558,34 +558,32 @@ def judge_target_once(
     Raises:
         UsageError: no check is configured, or one of them tests another copy of the code.
     """
-    runner = f"init-{new_nonce()[:6]}"
-    gate = Gate.of(work, runner)
-    alive = Alive(work.layout.runs, runner)
     began_at, began = work.ledger.clock.now(), time.monotonic()
     setup: float | None = None
     has_repeated = False
-    try:
-        while True:
-            gate.tick()
-            if gate.claim is None:
-                tip = work.ledger.hub.tip(work.config.target)
-                return Judged(tip, None, None, began_at)
-            if gate.target_verdict is not None:
-                commit, answer = gate.target_verdict
-                if isinstance(answer, Green) or has_repeated or _ran_at(answer) >= began_at:
-                    return Judged(commit, answer, setup, began_at)
-                has_repeated = True
-                _repeat(gate, work, commit)
-            running = gate.job.running if gate.job is not None else None
-            if running is not None and running.is_setup:
-                setup = time.monotonic() - began
-            if on_wait is not None:
-                on_wait(running)
-            time.sleep(0.02)
-    finally:
-        gate.close()
-        alive.close()
-        alive.path.unlink(missing_ok=True)
+
+    def find_end(gate: Gate) -> Judged | None:
+        nonlocal has_repeated
+        if gate.claim is None:
+            return Judged(work.ledger.hub.tip(work.config.target), None, None, began_at)
+        if gate.target_verdict is None:
+            return None
+        commit, answer = gate.target_verdict
+        if isinstance(answer, Green) or has_repeated or _ran_at(answer) >= began_at:
+            return Judged(commit, answer, setup, began_at)
+        has_repeated = True
+        _repeat(gate, work, commit)
+        return None
+
+    def on_step(gate: Gate) -> None:
+        nonlocal setup
+        running = gate.job.running if gate.job is not None else None
+        if running is not None and running.is_setup:
+            setup = time.monotonic() - began
+        if on_wait is not None:
+            on_wait(running)
+
+    return tend(work, find_end, on_step, idle=LOOK_SECONDS, name="init")
 
 
 def _ran_at(answer: BaseRed | CannotJudge) -> datetime:

@@ -364,7 +364,9 @@ class Gate:
     def _checks_for(self, view: View, entry: QueueEntry, candidate: Candidate) -> list[Check]:
         task = view.task(entry.task)
         asked = task.header.checks if task else []
-        changed = self.ledger.hub.changed_paths(candidate.previous, candidate.commit)
+        changed: list[str] | None = None  # upstream's own commit names no check that it passed
+        if candidate.commit != entry.head:
+            changed = self.ledger.hub.changed_paths(candidate.previous, candidate.commit)
         return [c for c in self.config.checks if applies(c, asked, changed)]
 
     def _build(self, view: View, entry: QueueEntry) -> bool:

@@ -134,7 +134,7 @@ class Supervisor:
             is_unwanted = self._is_over.is_set
             fetched = fetch(self._work, is_unwanted)
             answer = bring(self._work, fetched, is_unwanted=is_unwanted)
-        except SwarmError as error:
+        except (SwarmError, OSError) as error:  # OSError: a disk is full
             if not self._is_over.is_set():
                 self._note(error)
             return None

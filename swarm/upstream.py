@@ -17,7 +17,7 @@ import msgspec
 
 from swarm import faults
 from swarm.change import compare
-from swarm.errors import SwarmError
+from swarm.errors import GitFault, SwarmError
 from swarm.ledger import records
 from swarm.ledger.events import Event
 from swarm.ledger.records import PERSON, Push, QueueEntry, Task, TaskHeader, Upstream
@@ -307,48 +307,70 @@ def find_same(
         GitFault: an object is missing.
     """
     hub = work.ledger.hub
-    known_there = _taken_before(hub, view.target, fetched.tip)
+    before = _taken_before(hub, view.target, fetched.tip)
     ours: dict[str, str] = {}
-    for oid, tree, _ in _steps(hub, view.target, known_there):
+    for oid, tree, _ in _steps(hub, view.target, before):
         ours.setdefault(tree, oid)
     theirs = _steps(hub, fetched.tip, [view.target])
-    for oid, tree, _ in theirs:
-        if tree in ours:
-            return oid, ours[tree]
+    found = next(
+        (_Same(number, ours[tree]) for number, (_, tree, _) in enumerate(theirs) if tree in ours),
+        None,
+    )
     pushed = dict.fromkeys(push.oid for push in reversed(list(pushes)))
     held = [oid for oid in pushed if hub.reader.has(oid)]
-    lacking = _beyond(hub, held, known_there) - _beyond(hub, held, [view.target])
+    lacking = _beyond(hub, held, before) - _beyond(hub, held, [view.target])
     known = [oid for oid in held if oid in lacking]
-    return _merged_there(hub, theirs[:LOOKED_AT], known, fetched.tip) if known else None
+    while newer := _merged_there(hub, theirs, known, fetched.tip, found):
+        found = newer
+    return (theirs[found.step][0], found.ours) if found is not None else None
+
+
+@dataclass(frozen=True)
+class _Same:
+    """One of upstream's steps, by its place, that has the files of a commit of ours."""
+
+    step: int
+    ours: str
 
 
 def _merged_there(
-    hub: Hub, theirs: list[tuple[str, str, list[str]]], known: list[str], tip: str
-) -> tuple[str, str] | None:
-    """The newest of upstream's steps that some commit of ours was merged into."""
+    hub: Hub,
+    theirs: list[tuple[str, str, list[str]]],
+    pushed: list[str],
+    tip: str,
+    known: _Same | None,
+) -> _Same | None:
+    """The newest of upstream's steps that some push was merged into, newer than the known one."""
+    steps = theirs[: known.step if known is not None else len(theirs)][:LOOKED_AT]
+    if known is not None:
+        beyond = _beyond(hub, pushed, [known.ours])
+        pushed = [oid for oid in pushed if oid in beyond]
+    if not steps or not pushed:
+        return None
     newest: dict[str, int] = {}  # tree -> step
-    for number, (_, tree, _) in enumerate(theirs):
+    for number, (_, tree, _) in enumerate(steps):
         newest.setdefault(tree, number)
     touched: dict[str, set[str]] = {}
-    for oid in known:
+    for oid in pushed:
         base = hub.git.run("merge-base", tip, oid, ok=(0, 1)).text
         touched[oid] = set(hub.changed_paths(base, oid)) if base else set()
     left = MOST_MERGED
     with tempfile.TemporaryDirectory(prefix="swarm-") as folder:  # a gate may use its own meanwhile
         attributes = Attributes(hub, Path(folder))
-        for number, (oid, _, parents) in enumerate(theirs):
+        for number, (oid, _, parents) in enumerate(steps):
             if len(parents) != 1:
                 continue
             paths = set(hub.changed_paths(parents[0], oid))
-            for ours in known:
+            for ours in pushed:
                 if not paths or not paths <= touched[ours] or not left:
                     continue
                 left -= 1
-                rules = attributes.at(hub.reader.tree_of(parents[0]))
-                merged = merge_trees(hub, parents[0], ours, rules)
+                side = parents[0] if known is None else _alike(hub, parents[0], known.ours)
+                rules = attributes.at(hub.reader.tree_of(side))
+                merged = merge_trees(hub, side, ours, rules)
                 # Rebased, it takes several steps to get there.
                 if isinstance(merged, Clean) and newest.get(merged.tree, number + 1) <= number:
-                    return theirs[newest[merged.tree]][0], ours
+                    return _Same(newest[merged.tree], ours)
     return None
 
 
@@ -391,20 +413,28 @@ def _steps(hub: Hub, tip: str, without: Iterable[str]) -> list[tuple[str, str, l
 
 
 def _joined(hub: Hub, view: View, fetched: Fetched, ours: str) -> str:
-    """Upstream's tip, and that it holds what one of our commits held: a merge base that is right.
-
-    The same inputs give the same commit.
-    """
-    raw = hub.reader.commit(fetched.tip).partition(b"\n\n")[0].decode("utf-8", "replace")
-    when = next(line for line in raw.split("\n") if line.startswith("committer ")).rsplit(" ", 2)
+    """Upstream's tip, and that it has what a commit of ours had: a merge base that is right."""
     message = (
         f"{fetched.name} has what {view.target_branch} had at {ours[:7]}\n\n"
         "Its files say so; git's history did not.\n"
     )
+    return _alike(hub, fetched.tip, ours, message)
+
+
+def _alike(hub: Hub, theirs: str, ours: str, message: str = "alike\n") -> str:
+    """A commit with their files and both histories; the same inputs give the same commit.
+
+    Raises:
+        GitFault: it cannot be written.
+    """
+    raw = hub.reader.commit(theirs).partition(b"\n\n")[0].decode("utf-8", "replace")
+    when = next(line for line in raw.split("\n") if line.startswith("committer ")).rsplit(" ", 2)
     batch = hub.batch()
     who = "swarm <swarm@swarm.invalid>"
-    oid = batch.commit(
-        hub.reader.tree_of(fetched.tip), [fetched.tip, ours], message, who, f"{when[1]} +0000"
-    )
-    batch.write()
+    tree = hub.reader.tree_of(theirs)
+    oid = batch.commit(tree, [theirs, ours], message, who, f"{when[1]} +0000")
+    try:
+        batch.write()
+    except OSError as error:
+        raise GitFault("the hub is not writable", why=str(error)) from error
     return oid

@@ -69,6 +69,7 @@ LAYERS = [
     "gate",
     "launch",
     "pulse",
+    "tend",
     "loop",
     "gather",
     "planner",

@@ -20,8 +20,8 @@ from swarm import hand, upstream
 from swarm import push as pushing
 from swarm import revert as reverting
 from swarm.adopt import REMOTE, bring_in, is_our_remote, refuse_state_folder
-from swarm.cli.gate import Say, settle_change
-from swarm.cli.ready import require_checks
+from swarm.cli.gate import Printer, Say
+from swarm.cli.ready import refuse_unsupported, require_checks
 from swarm.config import shown
 from swarm.errors import Exit, SwarmError, UsageError
 from swarm.ledger.view import State
@@ -29,6 +29,7 @@ from swarm.output import plural
 from swarm.plumbing import checkout as user
 from swarm.plumbing.git import Git
 from swarm.task import load_id
+from swarm.tend import settle_change
 from swarm.trailers import one_line
 from swarm.workspace import Workspace, opened
 
@@ -153,12 +154,13 @@ def sync(rewritten: bool, no_wait: bool, as_json: bool) -> int:
     Exit 1: it waits for you, and what is printed says for what.
     """
     with opened() as work:
+        refuse_unsupported(work.config)
         require_checks(work.config)
         say = _quiet if as_json else click.echo
         fetched = upstream.fetch(work)
         answer = upstream.bring(work, fetched, is_rewrite_meant=rewritten)
         while isinstance(answer, upstream.Waits) and answer.state is State.QUEUED and not no_wait:
-            if settle_change(work, answer.task, say) is State.QUEUED:
+            if settle_change(work, answer.task, Printer(work, say)) is State.QUEUED:
                 break
             answer = upstream.bring(work, fetched, is_rewrite_meant=rewritten)
         fetched = answer.fetched
@@ -202,7 +204,7 @@ def _quiet(line: str) -> None:
 
 def _await(work: Workspace, task: str, record: Record, say: Say) -> State:
     """The gate's word on a change of ours."""
-    state = settle_change(work, task, say)
+    state = settle_change(work, task, Printer(work, say))
     record |= {"result": state.value, "task": task, "state": state.value}
     return state
 
@@ -351,6 +353,7 @@ def revert(names: tuple[str, ...], run_: str | None, no_wait: bool, as_json: boo
     if bool(names) == bool(run_):
         raise UsageError("name tasks, or a run with --run", hint="swarm log")
     with opened() as work:
+        refuse_unsupported(work.config)
         require_checks(work.config)
         say = _quiet if as_json else click.echo
         if run_ is not None:
