@@ -306,7 +306,9 @@ def _refuse_hub(layout: Layout, target: str, source: Git) -> bool:
             other work.
     """
     hub, root = layout.hub, layout.root
-    is_foreign = not has_state(layout) and (not root.is_dir() or any(root.iterdir()))
+    # Looking makes a cache, also where nothing else was made yet.
+    is_new = root.is_dir() and all(path.name == layout.cache.name for path in root.iterdir())
+    is_foreign = not has_state(layout) and not is_new
     if os.path.lexists(root) and is_foreign:
         raise UsageError(
             f"{root} is there, and swarm did not make it",

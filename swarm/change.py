@@ -683,7 +683,17 @@ def seal(
         lock, attempts, task = view.lock(mine.task), view.attempts(mine.task), view.task(mine.task)
         assert lock is not None and attempts is not None and task is not None
         lock_id = view.blob_id(records.lock_path(mine.task)) or ""
-        entry, event = sealed(view, lock, lock_id, attempts, task, captured, differs, rules)
+        entry, event = sealed(
+            view,
+            lock,
+            lock_id,
+            attempts,
+            task,
+            captured,
+            differs,
+            rules,
+            is_accepted=task.header.joins_history,  # a person has resolved it
+        )
         move = Move(entry.work, view.ref(entry.work), captured.head)
         return Draft((event,), Sealed(entry, saved.rescued), (move,))
 

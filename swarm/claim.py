@@ -241,7 +241,8 @@ def _named(
         return NotReady(task, state, f"needs {', '.join(missing)}")
     if row.role and who.role != row.role and who.adapter != "hand":
         return NotReady(task, state, f"only for role {row.role}")
-    if row.retry_at is not None and row.retry_at > view.now.timestamp():
+    waits = row.retry_at is not None and who.adapter != "hand"  # a person need not wait
+    if waits and row.retry_at is not None and row.retry_at > view.now.timestamp():
         return NotReady(task, state, f"back-off for {row.retry_at - view.now.timestamp():.0f} s")
     if terms.overlap == "skip" and row.paths:
         overlaps = [b.id for b in live if b.paths and overlap(row.paths, b.paths)]

@@ -74,6 +74,7 @@ from swarm.merge import Attributes, Candidate, Clean, Conflict, build, merge_tre
 from swarm.reconcile import keep_last_landing, settle
 from swarm.scope import outside
 from swarm.slot import Slot
+from swarm.task import cancelled
 from swarm.trailers import listed, of_commit
 from swarm.workspace import Workspace
 
@@ -151,6 +152,7 @@ class Gate:
         self._was_paused = False  # at the last look
         self._judging: str | None = None  # nonce of the entry at hand
         self._deferred: dict[str, float] = {}  # nonce -> not before, on the monotonic clock
+        self._red_on: dict[str, str] = {}  # nonce of an entry -> red target on which it is red too
         self._read_on: dict[str, str] = {}  # nonce of a held entry -> target it was judged on
 
     @classmethod
@@ -289,7 +291,7 @@ class Gate:
         assert gate is not None
         paused = gate.paused
         if paused is not None and paused.by == "gate" and isinstance(known[1], Green):
-            self._pause(None)
+            self._resume()
             return True
         if paused is None and self._was_paused and not isinstance(known[1], Green):
             self._was_paused = False
@@ -336,7 +338,9 @@ class Gate:
     def can_take(self, view: View, task: str) -> bool:
         """Is it a change that this gate will judge, sooner or later, as things stand?"""
         entry = view.entry(task)
-        return entry is not None and not entry.is_held and may_land(view, task)
+        if entry is None or entry.is_held or self._red_on.get(entry.nonce) == view.target:
+            return False
+        return may_land(view, task)
 
     def has_unread(self, view: View) -> bool:
         """Is there a held change that this gate will judge for the person who is to read it?"""
@@ -344,7 +348,8 @@ class Gate:
 
     def _waiting(self, view: View) -> list[QueueEntry]:
         """Changes that may be judged and landed now; in no order."""
-        return self._judgeable(view, [e for e in view.entries() if not e.is_held])
+        free = [e for e in view.entries() if not e.is_held]
+        return self._judgeable(view, [e for e in free if self._red_on.get(e.nonce) != view.target])
 
     def _unread(self, view: View) -> list[QueueEntry]:
         """Held changes that were not judged on this target yet; in no order.
@@ -615,6 +620,7 @@ class Gate:
                 back = SendBack("check_failed", own, base.verdict, None, None)
                 self._send_back(candidate, back, fresh)
             case BaseRed():
+                self._red_on[entry.nonce] = view.target
                 self._write(fresh)
                 self.target_verdict = (view.target, decision)
                 self._open_fix_main(view, decision)
@@ -631,8 +637,9 @@ class Gate:
         return True
 
     def _is_repair(self, view: View, entry: QueueEntry) -> bool:
-        """Does it get its turn because it may make a red target green again?"""
-        return view.gate().paused is not None and may_land(view, entry.task)
+        """Is it the one task that is to make the target green again?"""
+        paused = view.gate().paused
+        return paused is not None and paused.task == entry.task
 
     def _write(self, fresh: Sequence[Verdict]) -> None:
         def decide(view: View) -> Draft[None]:
@@ -813,6 +820,24 @@ class Gate:
         def decide(view: View) -> Draft[None]:
             event = pause_event(view, paused) if is_gate(view, claim) else None
             return Draft((event,), None) if event is not None else refuse(None)
+
+        self.ledger.append(decide)
+
+    def _resume(self) -> None:
+        """The target is green: go on, and nobody need repair it who has not begun."""
+        claim = self.claim
+        assert claim is not None
+
+        def decide(view: View) -> Draft[None]:
+            paused = view.gate().paused
+            event = pause_event(view, None) if is_gate(view, claim) else None
+            if event is None or paused is None:
+                return refuse(None)
+            events = [event]
+            if paused.task is not None and view.state(paused.task) is State.OPEN:
+                why = f"{view.target_branch} {view.target[:7]} is green again"
+                events.append(cancelled(view, paused.task, why, "gate"))
+            return Draft(tuple(events), None)
 
         self.ledger.append(decide)
 

@@ -24,6 +24,7 @@ from swarm.ledger import records
 from swarm.ledger.outcome import question_of
 from swarm.ledger.records import Last, Task, Told
 from swarm.ledger.view import View
+from swarm.revert import find_undone
 from swarm.slot import Slot
 
 
@@ -232,5 +233,7 @@ def _need(view: View, need: str) -> prompt.NeedFacts:
             title = task.header.title
         if done is not None and done.landed is not None and done.previous is not None:
             landed = done.landed[:7]
+            if (by := find_undone(view).get(need)) is not None:
+                landed += f", undone since by {by}"
             files = view.hub.diff_stat(done.previous, done.landed)[0]
     return prompt.NeedFacts(id=need, title=title, landed=landed, files=files)

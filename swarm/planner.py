@@ -27,13 +27,14 @@ from swarm.config import Config, Problem
 from swarm.errors import Exit, GitFault, SwarmError
 from swarm.ids import new_agent_id, new_nonce, short
 from swarm.ledger.records import Task, TaskHeader, encode_task
-from swarm.ledger.view import State
+from swarm.ledger.view import State, View, readable
 from swarm.opening import Ground, Opening, open_slot
 from swarm.overview import shown_state, stand
 from swarm.plumbing import checkout as user
 from swarm.plumbing.objects import TREE
 from swarm.pulse import Pulse
 from swarm.reconcile import rescue_leftovers
+from swarm.revert import find_undone
 from swarm.slot import Occupant, Slot
 from swarm.trailers import one_line
 from swarm.workspace import Workspace
@@ -379,8 +380,17 @@ def _known_tasks(work: Workspace) -> Iterator[goal.KnownTask]:
     for draft in plan.read_folder(work.checkout / work.config.tasks, work.config.tasks).drafts:
         if view.state(draft.id) is State.ABSENT:
             yield goal.KnownTask(id=draft.id, title=draft.title, state="new")
+    gone = find_undone(view)
     for row in index.rows(view, State.LANDED):
-        yield goal.KnownTask(id=row.id, title=row.title, state=row.state.value)
+        if not _is_join(view, row.id):
+            state = "undone" if row.id in gone else row.state.value
+            yield goal.KnownTask(id=row.id, title=row.title, state=state)
+
+
+def _is_join(view: View, task: str) -> bool:
+    """Is it a sync? It says nothing about what was done."""
+    found = readable(view.task, task)
+    return found is not None and found.header.joins_history
 
 
 # -- how it ended ---------------------------------------------------------------------------------

@@ -131,12 +131,19 @@ def undone_by(view: View, task: str) -> list[str]:
     ]
 
 
-def is_undone(view: View, task: str) -> bool:
-    """Has a change landed that undoes it, and was not undone itself?"""
-    return any(
-        view.state(other) is State.LANDED and not is_undone(view, other)
-        for other in undone_by(view, task)
-    )
+def find_undone(view: View) -> dict[str, str]:
+    """Landed tasks that the target has no more, each with the newest task that undid it."""
+    by: dict[str, list[str]] = {}
+    for other in _reverts(view):
+        if view.state(other.id) is State.LANDED:
+            for task in other.header.undoes:
+                by.setdefault(task, []).append(other.id)
+
+    def undoers(task: str) -> list[str]:
+        return [other for other in by.get(task, ()) if not undoers(other)]
+
+    found = {task: undoers(task) for task in by}
+    return {task: others[-1] for task, others in found.items() if others}
 
 
 def _reverts(view: View) -> Iterator[Task]:
@@ -177,7 +184,8 @@ def _revert(work: Workspace, view: View, tasks: tuple[str, ...]) -> Answer | Non
     on_its_way = _find_live(view, tasks)
     if on_its_way is not None:
         return on_its_way
-    left = [task for task in tasks if is_undone(view, task)]
+    gone = find_undone(view)
+    left = [task for task in tasks if task in gone]
     for task in left:
         del landings[task]
     if not landings:

@@ -273,11 +273,12 @@ class Slot:
             faults.reach("cleanup.after_delete")
         conflicted = self._merge(occupant) if occupant.merge else {}
         copied = self._furnish(furnishing)
-        shutil.copyfile(self.admin / "index", self.own / "index")
+        # Whole or not at all: half an index, kept, would fail every opening from then on.
+        _write_file(self.own / "index", (self.admin / "index").read_bytes())
         head = self.head()
         if head is None:
             raise GitFault(f"slot {self.name} has no HEAD after opening")
-        (self.own / "HEAD").write_text(head + "\n", "ascii")
+        _write_file(self.own / "HEAD", f"{head}\n".encode())
         done = msgspec.structs.replace(
             occupant,
             head=head,

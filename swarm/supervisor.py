@@ -26,7 +26,6 @@ from swarm.claim import find_claimable, find_lock
 from swarm.errors import Exit, GitFault, HubUnusable, SwarmError, TargetRed
 from swarm.gate import Gate
 from swarm.judge import BaseRed, CannotJudge, Green
-from swarm.land import may_land
 from swarm.ledger import records
 from swarm.ledger.events import Event
 from swarm.ledger.records import Run
@@ -507,8 +506,7 @@ class Supervisor:
             return True
         # What a damaged record belongs to is judged, expired and landed by nobody.
         for entry in view.entries():
-            is_next = not entry.is_held and may_land(view, entry.task)
-            if is_next and view.why_damaged(entry.task) is None:
+            if self.gate.can_take(view, entry.task) and view.why_damaged(entry.task) is None:
                 return True
         queued = {entry.task for entry in view.entries()}
         for lock in view.locks():

@@ -29,7 +29,7 @@ from swarm.similar import nearest
 from swarm.trailers import one_line
 
 # Tasks that swarm opens itself: they never had a file, so that none has vanished.
-_OURS = re.compile(r"(?:fix-main|sync|revert)(?:-.*)?")
+OURS = re.compile(r"(?:fix-main|sync|revert)(?:-.*)?")
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def compare(view: View, drafts: Sequence[plan.Draft]) -> Taken:
         task
         for path, _ in view.iter_paths("tasks")
         if (task := Path(path).stem) not in files
-        and not _OURS.fullmatch(task)
+        and not OURS.fullmatch(task)
         and view.state(task) not in (State.LANDED, State.CANCELLED)
     ]
     return Taken(
@@ -254,6 +254,34 @@ class Changed:
     was: State
 
 
+def cancelled(view: View, task: str, why: str, by: str) -> Event:
+    """The event that ends a task which has not landed and is not landing now."""
+    attempts = readable(view.attempts, task)
+    done = Done(
+        task=task,
+        result="cancelled",
+        token=attempts.token if attempts else 0,
+        message=one_line(why),
+        at=view.now,
+    )
+    edits: dict[str, bytes | None] = {records.done_path(task): records.encode(done)}
+    for path in (
+        records.lock_path(task),
+        records.queue_path(task),
+        records.parked_path(task),
+    ):
+        if view.blob_id(path) is not None:
+            edits[path] = None
+    return Event(
+        "cancelled",
+        one_line(why) or f"{task} was cancelled.",
+        edits,
+        task,
+        token=done.token,
+        trailers={"Swarm-By": by},
+    )
+
+
 def cancel(ledger: Ledger, task: str, why: str, by: str) -> Changed | Refusal:
     """End a task that has not landed; its work refs stay."""
 
@@ -265,30 +293,7 @@ def cancel(ledger: Ledger, task: str, why: str, by: str) -> Changed | Refusal:
             return refuse(Refusal(task, f"it is {state.value}", f"swarm show {task}"))
         if view.is_landing(task):
             return refuse(Refusal(task, "it is landing now", f"swarm show {task}"))
-        attempts = readable(view.attempts, task)
-        done = Done(
-            task=task,
-            result="cancelled",
-            token=attempts.token if attempts else 0,
-            message=one_line(why),
-            at=view.now,
-        )
-        edits: dict[str, bytes | None] = {records.done_path(task): records.encode(done)}
-        for path in (
-            records.lock_path(task),
-            records.queue_path(task),
-            records.parked_path(task),
-        ):
-            if view.blob_id(path) is not None:
-                edits[path] = None
-        event = Event(
-            "cancelled",
-            one_line(why) or f"{task} was cancelled.",
-            edits,
-            task,
-            token=done.token,
-            trailers={"Swarm-By": by},
-        )
+        event = cancelled(view, task, why, by)
         return Draft((event,), Changed(task, state))
 
     return ledger.append(decide)

@@ -62,7 +62,7 @@ def test_approve_lets_a_held_change_land(tmp_path: Path, typed: Typed) -> None:
     assert world.state("one") is State.HELD
     code, said = typed(world, "approve", "ONE")
     assert code == 0 and "approved  one" in said and "was held: review" in said
-    assert "swarm run" in said, "nobody is there to land it"
+    assert "swarm gate --once" in said, "nobody is there to land it"
     world.work_gate()
     assert world.state("one") is State.LANDED
     code, said = typed(world, "approve", "one")

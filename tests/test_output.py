@@ -415,6 +415,7 @@ app -> main 1234567, tests passed 0s ago   run r1 pid 52077, since 03:04        
 
 needs you
   parked   parked-one   exit code 3                           swarm show parked-one
+                                                              swarm task reopen parked-one
   held     held-one     touches swarm.toml (protected);       swarm diff held-one
                         since 03:04:05, not judged on main    swarm approve held-one
                         1234567 yet
@@ -513,7 +514,7 @@ two-tries   Two tries                                                     landed
     tests     passed in 0.0s on tree 1234567
     landed    1234567 = main 1234567 + 1234567; 1 file +1 -0 on tree 1234567
 
-  read      swarm diff two-tries   swarm tail two-tries --attempt 2
+  read      swarm diff two-tries
   undo      swarm revert two-tries
   source    8 events; ledger 1234567
 """
@@ -539,7 +540,7 @@ no-good   No good                                                               
     ended     exit code 3
   parked    03:04:05  exit code 3
 
-  read      swarm diff no-good   swarm tail no-good --attempt 1
+  read      swarm diff no-good
   source    4 events; ledger 1234567
 """
 

@@ -170,7 +170,10 @@ def test_S4_what_needs_a_person_comes_with_why_and_what_to_type(world: World) ->
     status = look(a_busy_world(world))
     assert kinds(status) == [("parked", "parked-one"), ("held", "held-one")]
     assert need(status, "parked").why == "exit code 3"
-    assert need(status, "parked").do == ["swarm show parked-one"]
+    assert need(status, "parked").do == [
+        "swarm show parked-one",
+        "swarm task reopen parked-one",
+    ]
     assert need(status, "held").why == "touches swarm.toml (protected)"
     assert need(status, "held").do == ["swarm diff held-one", "swarm approve held-one"]
 

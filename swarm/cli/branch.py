@@ -7,6 +7,7 @@ only forward; nothing is forced anywhere.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -24,7 +25,8 @@ from swarm.cli.gate import Printer, Say
 from swarm.cli.ready import refuse_unsupported, require_checks
 from swarm.config import shown
 from swarm.errors import Exit, SwarmError, UsageError
-from swarm.ledger.view import State
+from swarm.ledger.records import Last
+from swarm.ledger.view import State, readable
 from swarm.output import plural
 from swarm.plumbing import checkout as user
 from swarm.plumbing.git import Git
@@ -227,38 +229,50 @@ def _end_sync(
     say: Say,
 ) -> Exit:
     """The same; where both sides conflict a worktree is opened with both in it."""
+    place: Path | None = None
     if state is State.LANDED:
         tip = work.ledger.hub.tip(work.config.target)
         say(f"{work.config.target} {tip[:7]} has all of {fetched.name} {fetched.tip[:7]}")
-    elif state is State.OPEN and _is_in_conflict(work, task):
+    elif state is State.OPEN and _conflict_of(work, task) is not None:
         joined = hand.join(work, work.checkout, task, None)
         if isinstance(joined, hand.Joined):
-            record |= {"result": "conflict", "worktree": str(joined.worktree)}
-            for line in _both_sides(task, joined):
-                say(line)
-            return Exit.NO
-    return _end(work, task, state, say)
+            record["state"] = State.CLAIMED.value
+            place = joined.worktree
+    elif state is State.CLAIMED:
+        with contextlib.suppress(UsageError, hand.ClaimHeld):  # no claim by hand, or not from here
+            place = work.layout.slots / hand.find_place(work, work.checkout, task).slot
+    if place is None:
+        return _end(work, task, state, say)
+    for line in _resolve_lines(work, task, place, record):
+        say(line)
+    return Exit.NO
 
 
-def _is_in_conflict(work: Workspace, task: str) -> bool:
-    attempts = work.ledger.view().attempts(task)
+def _conflict_of(work: Workspace, task: str) -> Last | None:
+    """How its last attempt ended, when that was in a conflict."""
+    attempts = readable(work.ledger.view().attempts, task)
     last = attempts.last if attempts is not None else None
-    return last is not None and last.outcome == "conflict"
+    return last if last is not None and last.outcome == "conflict" else None
 
 
-def _both_sides(task: str, joined: hand.Joined) -> list[str]:
-    return [
-        f"conflict  {task}   in {one_line(', '.join(joined.conflicted[:5]), 80)}",
-        f"worktree  {joined.worktree}   both sides are in it, with markers",
-        f"next      cd {shlex.quote(str(joined.worktree))}",
-        "          resolve, commit if you like, then there:  swarm submit",
-    ]
+def _resolve_lines(work: Workspace, task: str, place: Path, record: Record) -> list[str]:
+    """Where a person resolves it; the same whenever it is asked."""
+    record["worktree"] = str(place)
+    last = _conflict_of(work, task)
+    if last is not None:
+        record["result"] = "conflict"
+        lines = [f"conflict  {task}   in {one_line(', '.join(last.paths[:5]), 80)}"]
+        lines.append(f"worktree  {place}   both sides are in it, with markers")
+    else:
+        lines = [f"waits     {task}   somebody works on it", f"worktree  {place}"]
+    lines.append(f"next      cd {shlex.quote(str(place))}")
+    return [*lines, "          resolve, commit if you like, then there:  swarm submit"]
 
 
 def _waits(work: Workspace, task: str, state: State) -> list[str]:
     """Why a change of a command does not go on, and what to type."""
     view = work.ledger.view()
-    attempts = view.attempts(task)
+    attempts = readable(view.attempts, task)
     last = attempts.last if attempts is not None else None
     match state:
         case State.OPEN:
@@ -266,8 +280,8 @@ def _waits(work: Workspace, task: str, state: State) -> list[str]:
             return [f"waits     {task}   {why}", f"next      swarm claim {task}"]
         case State.CLAIMED:
             return [
-                f"waits     {task}   somebody resolves it; its worktree: swarm show {task}",
-                f"next      swarm submit {task}",
+                f"waits     {task}   somebody works on it",
+                f"next      swarm show {task}",
             ]
         case State.HELD:
             return [

@@ -19,14 +19,13 @@ from swarm import environment, plan, process, prompt
 from swarm.adopt import bring_in
 from swarm.config import Config, read_team, shown
 from swarm.errors import SwarmError, UsageError
-from swarm.gate import FIX_MAIN
 from swarm.ids import short
 from swarm.ledger.records import PERSON
 from swarm.ledger.view import State
 from swarm.output import plural
 from swarm.overview import stand
 from swarm.plumbing import checkout as user
-from swarm.task import Taken, load_plan
+from swarm.task import OURS, Taken, load_plan
 from swarm.workspace import Workspace
 
 PROBE = timedelta(seconds=5)
@@ -386,4 +385,4 @@ def uncommitted(work: Workspace) -> list[str]:
 def _without_file(work: Workspace, ready: Ready) -> list[str]:
     files = {draft.id for draft in ready.drafts}
     rows = work.ledger.index.rows(work.ledger.view(), State.OPEN)
-    return [r.id for r in rows if r.id not in files and not r.id.startswith(FIX_MAIN)]
+    return [r.id for r in rows if r.id not in files and not OURS.fullmatch(r.id)]

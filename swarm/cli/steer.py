@@ -55,7 +55,7 @@ def approve(names: tuple[str, ...], is_all: bool) -> None:
                 raise UsageError(f"{id_}: {answer.why}", hint=answer.hint or None)
             click.echo(f"approved  {id_}   {_was_held(work, view, held[id_])}")
         if not steer.live_runs(work.ledger.view(), work.layout):
-            click.echo("no run works now; it is judged at the next one: swarm run")
+            click.echo("no run works now; to judge and land it: swarm gate --once")
 
 
 def _was_held(work: Workspace, view: View, entry: QueueEntry) -> str:

@@ -30,6 +30,7 @@ from swarm.ledger import records
 from swarm.ledger.view import State, View
 from swarm.output import plural
 from swarm.overview import shown_state
+from swarm.revert import find_undone
 from swarm.similar import near
 from swarm.task import Refusal, Taken
 from swarm.workspace import Workspace, opened, person
@@ -429,6 +430,13 @@ def reopen(names: tuple[str, ...]) -> None:
         for id_ in ids:
             if view.state(id_) not in (State.PARKED, State.CANCELLED):
                 state = shown_state(view, work.ledger.index, id_)
+                by = find_undone(view).get(id_)
+                if by is not None:
+                    raise UsageError(
+                        f"{id_} has landed and was undone by {by}: nothing opens it again",
+                        why="undoing that brings its work back; a new task does it anew",
+                        hint=f"swarm revert {by}",
+                    )
                 raise UsageError(
                     f"{id_} is {state}: only what is parked or cancelled is opened again",
                     hint=f"swarm show {id_}",

@@ -49,7 +49,8 @@ def render_status(status: Status) -> list[str]:
     is_idle = not (status.run or status.needs_you or status.slots or status.queue)
     lines = [_status_head(status)]
     if is_idle:
-        return [*lines, f"{_nothing(status.target)}; {_idle_counts(status.counts)}"]
+        nothing = f"{_nothing(status.target)}; {_idle_counts(status.counts)}"
+        return [*lines, nothing, *_upstream_lines(status.upstream)]
     if status.needs_you:
         lines += ["", "needs you", *_need_lines(_with_held(status))]
     lines += ["", *_count_lines(status.counts)]

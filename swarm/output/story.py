@@ -212,7 +212,8 @@ def _story_foot(story: Story) -> Iterator[str]:
     has_work = story.work or any(attempt.head for attempt in story.attempts)
     read = [f"swarm diff {story.task}"] if has_work else []
     if story.attempts:
-        read.append(f"swarm tail {story.task} --attempt {story.attempts[-1].token}")
+        if story.attempts[-1].folder is not None:
+            read.append(f"swarm tail {story.task} --attempt {story.attempts[-1].token}")
         yield from _field("read", "   ".join(read))
         last = story.attempts[-1]
         if last.folder is not None:

@@ -109,7 +109,7 @@ def _stopped_gate(moment: Moment, target: Target) -> Iterator[Need]:
     if waits and not moment.has_gate and not moment.live_runs:
         what = "1 change waits" if len(waits) == 1 else f"{len(waits)} changes wait"
         why = f"{what} and no gate runs"
-        yield Need(kind="no gate", task=None, key="no gate", why=why, do=["swarm run"])
+        yield Need(kind="no gate", task=None, key="no gate", why=why, do=["swarm gate --once"])
 
 
 def _runs_in_trouble(moment: Moment, lives: dict[str, Live]) -> Iterator[Need]:
@@ -150,6 +150,8 @@ def _parked(moment: Moment) -> Iterator[Need]:
             yield Need(kind="asked", task=parked.task, key=key, why=why, do=do)
         else:
             kind = "lost" if parked.reason == "lost" else "parked"
+            if kind == "parked":
+                do.append(f"swarm task reopen {parked.task}")
             key = _parked_key(kind, parked)
             yield Need(kind=kind, task=parked.task, key=key, why=parked.message, do=do)
 

@@ -13,6 +13,7 @@ from swarm.ledger.index import Row
 from swarm.ledger.view import State
 from swarm.overview.moment import Reading, read_moment
 from swarm.overview.standing import stand
+from swarm.revert import find_undone
 from swarm.workspace import Workspace
 
 
@@ -63,10 +64,13 @@ def tasks(work: Workspace) -> Tasks:
     """Every task."""
     moment = read_moment(work)
     known = stand(moment.view, work.ledger.index)
+    gone = find_undone(moment.view)
     listed: list[TaskLine] = []
     for row in work.ledger.index.rows(moment.view):
         state, why = known.lines.get(row.id, (row.state.value, row.why))
         if row.id in moment.in_flight:
             state = State.LANDED.value
+        if row.id in gone:
+            why = f"undone by {gone[row.id]}"
         listed.append(_line(row, state, why, known.unmet.get(row.id, [])))
     return Tasks(at=moment.view.now, ledger=moment.reading(), tasks=listed)
