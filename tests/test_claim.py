@@ -388,6 +388,16 @@ def test_a_task_in_back_off_is_not_ready_for_anyone(tmp_path: Path) -> None:
     world.close()
 
 
+def test_a_person_who_names_a_task_need_not_wait_for_its_back_off(tmp_path: Path) -> None:
+    world = World(tmp_path, config='[limits]\nbackoff = "10s"\nstrikes = 9\n')
+    name = world.add("t")
+    world.agent(name).end()
+    by_hand = Who(runner="hand-ada", adapter="hand", slot="h1")
+    assert isinstance(claims.acquire(world.ledger, by_hand, world.terms, name), Claimed)
+    world.step()
+    world.close()
+
+
 def test_a_release_is_done_once(world: World) -> None:
     a = world.agent(world.add("t"))
     assert isinstance(a.end("stopped"), Released)

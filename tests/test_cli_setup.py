@@ -415,6 +415,15 @@ def test_a_folder_that_may_not_be_written(app: Path, typed: Typed) -> None:
     assert code == 2 and "cannot write" in said and not (app / "swarm.toml").exists()
 
 
+def test_a_folder_that_only_looking_made_is_no_strangers(app: Path, typed: Typed) -> None:
+    cache = app.with_name(f"{app.name}.swarm") / "cache"
+    cache.mkdir(parents=True)
+    (cache / "disk.json").write_text("{}")
+    code, said = typed(app, "init", "--no-check")
+    assert code in (0, 1) and (app / "swarm.toml").exists(), said
+    (app / "swarm.toml").unlink()
+
+
 def test_an_agent_cannot_set_up_or_take_back_its_own_worktree(world: World, typed: Typed) -> None:
     world.add("one")
     tree = world.agent().tree

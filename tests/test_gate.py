@@ -309,6 +309,18 @@ def test_C15_the_first_green_tip_resumes_and_the_next_red_one_has_a_task_of_its_
     world.work_gate()
     assert paused(world) is None, "a person's push that is green resumes too"
     assert world.state(second) is State.LANDED
+    assert world.state("fix-main-2") is State.CANCELLED, "nobody had begun, and nobody need"
+
+
+def test_C15_a_repair_that_somebody_has_begun_is_left_to_them(make: Make) -> None:
+    world = make(files={"src/a.txt": "RED\n", "README.md": "app\n"})
+    sealed(world, "Bystander", "b.txt", "b\n")
+    world.work_gate()
+    agent = repair(world, "fix-main", "good\n")
+    world.push("src/a.txt", "better\n")
+    world.work_gate()
+    assert paused(world) is None and world.state("fix-main") is State.CLAIMED
+    agent.seal()
 
 
 def test_C15_a_repair_that_does_not_repair_goes_back(make: Make) -> None:
