@@ -68,7 +68,7 @@ from swarm.ledger.events import Event
 from swarm.ledger.outcome import Bounds
 from swarm.ledger.records import HoldReason, Last, Paused, QueueEntry, Task, TaskHeader, Verdict
 from swarm.ledger.store import Draft, Ledger, refuse
-from swarm.ledger.view import State, View, queue_order
+from swarm.ledger.view import State, View, queue_order, readable
 from swarm.liveness import sign_of
 from swarm.merge import Attributes, Candidate, Clean, Conflict, build, merge_trees
 from swarm.reconcile import keep_last_landing, settle
@@ -616,7 +616,7 @@ class Gate:
             case SendBack():
                 self._cannot_judge = 0
                 self._send_back(candidate, decision, fresh)
-            case BaseRed(base, own) if own is not None and self._is_repair(view, entry):
+            case BaseRed(base, own) if own is not None and self._gives_way(view, entry):
                 back = SendBack("check_failed", own, base.verdict, None, None)
                 self._send_back(candidate, back, fresh)
             case BaseRed():
@@ -636,10 +636,14 @@ class Gate:
                 raise AssertionError(decision)
         return True
 
-    def _is_repair(self, view: View, entry: QueueEntry) -> bool:
-        """Is it the one task that is to make the target green again?"""
+    def _gives_way(self, view: View, entry: QueueEntry) -> bool:
+        """Is it sent back although the target is red too? The repair itself; and what upstream has,
+        since it would keep out upstream's next commit, which may be the repair.
+        """
         paused = view.gate().paused
-        return paused is not None and paused.task == entry.task
+        task = readable(view.task, entry.task)
+        joins = task is not None and task.header.joins_history
+        return joins or (paused is not None and paused.task == entry.task)
 
     def _write(self, fresh: Sequence[Verdict]) -> None:
         def decide(view: View) -> Draft[None]:

@@ -175,7 +175,8 @@ def _bring(
     if hub.contains(view.target, fetched.tip):
         left = known.task if state not in _ENDED else None
         return UpToDate(fetched, left) if _note_tip(work, fetched) else None
-    is_again = state is State.OPEN and fetched.tip != known.tip
+    is_new = fetched.tip != known.tip
+    is_again = state is State.OPEN and (is_new or _was_red_with_target(view, known.task))
     if known.task and state not in _ENDED and not is_again:
         return Waits(fetched, known.task, state)
     if hub.git.run("merge-base", view.target, fetched.tip, ok=(0, 1)).code:
@@ -186,6 +187,8 @@ def _bring(
         )
     same = find_same(work, view, fetched, known.pushes)
     head = _joined(hub, view, fetched, same[1]) if same else fetched.tip
+    if known.task and is_again and not is_new and _work_of(view, known.task) != head:
+        return Waits(fetched, known.task, state)  # what a person made of it is theirs to offer
     base = hub.git.run("merge-base", view.target, head).text
     differs = compare(hub, view.target, base, head, work.rules)
     count = int(hub.git.run("rev-list", "--count", fetched.tip, f"^{view.target}").text)
@@ -218,6 +221,19 @@ def _has(hub: Hub, tip: str, commit: str) -> bool:
 
 def _state(view: View, task: str) -> State:
     return State.DAMAGED if view.why_damaged(task) else view.state(task)
+
+
+def _was_red_with_target(view: View, task: str | None) -> bool:
+    """Was it red as the target was too, which is not known to be red any more?"""
+    attempts = readable(view.attempts, task) if task else None
+    last = attempts.last if attempts is not None else None
+    return last is not None and last.base_verdict == "failed" and view.gate().paused is None
+
+
+def _work_of(view: View, task: str) -> str | None:
+    """The head of what was offered last, by whomever."""
+    attempts = readable(view.attempts, task)
+    return attempts.work.head if attempts is not None and attempts.work is not None else None
 
 
 def record_of(view: View, remote: str, branch: str) -> Upstream:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -113,6 +115,23 @@ def test_twice_is_the_same_as_once(world: World) -> None:
     said = world.typed("revert", "one")
     assert said.code == Exit.YES and said.out == "main has nothing of one any more\n"
     assert world.events() == events and revert(world, "one") == NothingLeft(("one",))
+
+
+def test_two_at_once_are_one_change(world: World) -> None:
+    world.land("One", "a.txt", line(5, "one"))
+    world.close_gates()
+    argv = [sys.executable, "-m", "swarm", "revert", "one"]
+    both = [
+        subprocess.Popen(
+            argv, cwd=world.app, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for _ in range(2)
+    ]
+    said = [one.communicate(timeout=60)[0] for one in both]
+    assert [one.returncode for one in both] == [0, 0], said
+    world.step()
+    assert world.state("revert-1") is State.LANDED and world.state("revert-2") is State.ABSENT
+    assert world.file("a.txt") == LINES
 
 
 def test_several_are_one_change_newest_landing_first(world: World) -> None:

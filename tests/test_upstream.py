@@ -125,6 +125,24 @@ def test_the_target_goes_forward_to_upstreams_own_commit(world: World, up: Upstr
     assert_clean(world)
 
 
+def test_upstreams_own_commit_is_judged_by_every_check(
+    make: Callable[..., tuple[World, Upstream]],
+) -> None:
+    """It carries no word of swarm's, so that a check which does not apply would be no check."""
+    check = '[[checks]]\nname = "docs"\nrun = "! grep -qs RED docs/*"\npaths = ["docs/**"]\n'
+    world, up = make(check=None, config=check)
+    tip = up.commit("src.txt", "1\n")
+    task = settle(world)
+    done = world.ledger.view().done(task)
+    assert world.main == tip and done is not None and len(done.verdicts) == 1
+    world.push("ours.txt", "1\n")
+    up.git("commit", "-q", "--allow-empty", "-m", "nothing")
+    assert has(world, up.push()) is False
+    assert world.state(settle(world)) is State.LANDED, "a merge of nothing, for the history"
+    assert has(world, up.tip) and isinstance(bring(world), UpToDate)
+    assert_clean(world)
+
+
 def test_nobody_takes_what_is_red_upstream(world: World, up: Upstream) -> None:
     before = world.main
     tip = up.commit("b.txt", "RED\n")
@@ -232,13 +250,16 @@ def test_a_conflict_waits_for_a_person_with_both_sides_in_a_worktree(
     said = world.typed("sync", "--json")
     assert said.code == Exit.NO
     found = json.loads(said.out)
-    assert (found["result"], found["task"]) == ("conflict", "sync-1")
+    assert (found["result"], found["task"], found["state"]) == ("conflict", "sync-1", "claimed")
     place = Path(found["worktree"])
     text = (place / "a.txt").read_text("utf-8")
     assert "ours" in text and "theirs" in text and "<<<<<<<" in text
     assert world.main == ours and world.state("sync-1") is State.CLAIMED
-    said = world.typed("sync")
-    assert said.code == Exit.NO and "swarm submit sync-1" in said.out, "it waits; nothing is added"
+    events = world.events()
+    assert world.typed("sync", "--json").out == said.out, "and twice says the same"
+    again = world.typed("sync")
+    assert again.code == Exit.NO and f"worktree  {place}   both sides" in again.out
+    assert world.events() == events, "it waits; nothing is added"
     assert typed(place, "submit").code != 0, "markers are no resolution"
     (place / "a.txt").write_text(line(5, "ours and theirs"), "utf-8")
     assert typed(place, "submit").code == 0
@@ -379,6 +400,22 @@ def test_what_was_pushed_does_not_conflict_with_itself(
     assert has(world, tip)
 
 
+def test_two_rounds_there_without_a_sync_between_are_both_seen(
+    make: Callable[..., tuple[World, Upstream]],
+) -> None:
+    world, up = make(files={"a.txt": LINES})
+    world.push("a.txt", line(5, "first"))
+    assert world.typed("push", "--branch", "work").code == 0
+    up.squash("work")
+    world.push("a.txt", line(5, "second"))
+    assert world.typed("push", "--branch", "work").code == 0
+    tip = _rebase_after_others(up)
+    mine = world.push("a.txt", line(5, "third"))
+    task = settle(world)
+    assert world.state(task) is State.LANDED and has(world, tip) and has(world, mine)
+    assert world.file("a.txt") == line(5, "third") and world.file("theirs.txt") == "1\n"
+
+
 def test_what_the_team_took_back_is_taken_back(
     make: Callable[..., tuple[World, Upstream]],
 ) -> None:
@@ -490,9 +527,21 @@ def test_a_run_that_brings_the_repair_in_first_opens_no_fix_main(
     run._live().close()
 
 
+def test_a_run_says_once_what_it_does_not_take(world: World, up: Upstream) -> None:
+    up.commit("a.txt", "1\n")
+    settle(world)
+    rewrite(up)
+    run = supervisor(world)
+    for _ in range(2):
+        assert isinstance(run.sync_first(), Rewritten)
+    assert len(run.faults) == 1 and run.faults[0].endswith("nothing was taken: swarm sync")
+    run._live().close()
+
+
 def test_a_sync_that_is_red_like_its_base_is_sent_back_once(
     make: Callable[..., tuple[World, Upstream]], tmp_path: Path
 ) -> None:
+    """It makes room for what may be the repair, and has its turn again when the target is green."""
     world, up = make(check=counted(tmp_path))
     red_main(world)
     up.commit("other.txt", "RED too\n")
@@ -502,8 +551,49 @@ def test_a_sync_that_is_red_like_its_base_is_sent_back_once(
     assert number == 4, "the target and the change, each with its second look"
     for _ in range(3):
         world.work_gate()
+        assert isinstance(bring(world), Waits)
     assert runs(world) == number, "nobody asks again and again"
-    assert isinstance(bring(world), Waits)
+    tip = up.commit("other.txt", "green\n")
+    assert settle(world) == task and not has(world, tip), "it does not repair what is red here"
+    world.agent("fix-main").write("red.txt", "green\n").commit().seal()
+    world.work_gate()
+    assert world.ledger.view().gate().paused is None
+    assert settle(world) == task and has(world, tip), "the same commit, on a green target"
+    assert world.state(task) is State.LANDED
+    assert_clean(world)
+
+
+def test_what_a_person_made_of_a_conflict_is_theirs_to_offer_again(
+    make: Callable[..., tuple[World, Upstream]],
+) -> None:
+    """It came back red as the target was: bringing upstream in anew would undo the resolving."""
+    world, up = make(files={"a.txt": LINES})
+    red_main(world)
+    world.push("a.txt", line(5, "ours"))
+    tip = up.commit("a.txt", line(5, "theirs"))
+    place = Path(json.loads(world.typed("sync", "--json").out)["worktree"])
+    (place / "a.txt").write_text(line(5, "both"), "utf-8")
+    assert typed(place, "submit").code == 0
+    world.work_gate()
+    assert world.state("sync-1") is State.OPEN
+    world.push("red.txt", "green\n")
+    world.work_gate()
+    assert isinstance(bring(world), Waits) and world.state("sync-1") is State.OPEN
+    assert typed(world.app, "claim", "sync-1").code == 0
+    assert typed(place, "submit").code == 0
+    world.work_gate()
+    assert has(world, tip) and world.file("a.txt") == line(5, "both")
+
+
+def test_upstream_repairs_what_it_broke_itself(world: World, up: Upstream) -> None:
+    red_main(world)
+    git(world.app, "push", "-q", "origin", "HEAD:main")
+    up.commit("other.txt", "not yet\n")
+    assert world.typed("sync").code == Exit.NO
+    tip = up.commit("red.txt", "green\n")
+    assert world.typed("sync").code == Exit.YES, "the commit before it is not in its way"
+    assert world.main == tip
+    assert_clean(world)
 
 
 def test_what_no_check_can_judge_waits_and_says_so(
@@ -554,6 +644,29 @@ def test_two_syncs_at_once_are_one_task(world: World, up: Upstream) -> None:
     world.step()
     assert world.main == tip
     assert world.events().count("added") == 1 and world.events().count("landed") == 1
+    assert_clean(world)
+
+
+def test_a_sync_that_is_interrupted_stays_queued_and_leaves_the_gate(
+    make: Callable[..., tuple[World, Upstream]], tmp_path: Path
+) -> None:
+    world, up = make(check=f"test -e {tmp_path}/go || {{ touch {tmp_path}/began; exec sleep 60; }}")
+    (tmp_path / "go").touch()
+    assert world.typed("sync").code == Exit.YES
+    world.typed("gate", "--once")
+    (tmp_path / "go").unlink()
+    tip = up.commit("a.txt", "1\n")
+    sync = start(world, "sync")
+    while not (tmp_path / "began").exists():
+        assert sync.poll() is None, sync.communicate()
+        time.sleep(0.02)
+    sync.send_signal(signal.SIGINT)
+    said = sync.communicate(timeout=30)[0]
+    assert sync.returncode == Exit.INTERRUPTED, said
+    world.step()
+    assert world.state("sync-1") is State.QUEUED and world.ledger.view().gate().runner is None
+    (tmp_path / "go").touch()
+    assert world.typed("sync").code == Exit.YES and world.main == tip
     assert_clean(world)
 
 

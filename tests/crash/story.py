@@ -103,13 +103,18 @@ def commits_of_slots(folder: Path) -> list[str]:
         listed = git(
             slot, "cat-file", "--batch-all-objects", "--batch-check=%(objecttype) %(objectname)"
         )
-        for line in listed.splitlines():
-            kind, oid = line.split(" ")
-            if kind == "commit" and _is_agents(git(slot, "cat-file", "commit", oid)):
-                found.append(oid)
+        commits = [line[7:] for line in listed.splitlines() if line.startswith("commit ")]
+        if commits:
+            format_ = "--format=%H%x09%cn <%ce>%x09%s"
+            rows = git(slot, "log", "--no-walk", format_, *commits).splitlines()
+            found += [
+                oid for oid, who, says in (r.split("\t", 2) for r in rows) if _is_agents(who, says)
+            ]
     return found
 
 
-def _is_agents(raw: str) -> bool:
+def _is_agents(committer: str, subject: str) -> bool:
     # Opening merges the target in by itself, under the same name: that can be made again.
-    return "committer swarm agent <agent@" in raw and "\n\nMerge the target " not in raw
+    return committer.startswith("swarm agent <agent@") and not subject.startswith(
+        "Merge the target "
+    )
