@@ -603,6 +603,8 @@ class Gate:
             assert isinstance(decision, Green | BaseRed | CannotJudge)
             self._write(fresh)
             self.target_verdict = (view.target, decision)
+            if isinstance(decision, Green):
+                self._red_on.clear()  # what was red beside it may have been so for its reasons
             return True
         entry = candidate.entry
         if entry.is_held:
