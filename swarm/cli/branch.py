@@ -1,7 +1,8 @@
 """To and from the user's own branches: pull, push.
 
 Enters: a checkout whose branch people work on. Leaves: it forwarded, or what landed given to a
-branch of the remote. Guards: the checkout is moved by `pull` alone, and only forward; nothing is forced.
+branch of the remote.
+Guards: the checkout is moved by `pull` alone, and only forward; nothing is forced.
 """
 
 from __future__ import annotations
