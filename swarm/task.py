@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -25,8 +25,9 @@ from swarm.ledger.outcome import Bounds
 from swarm.ledger.records import Attempts, Done, Task
 from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import State, View, readable
+from swarm.plumbing.history import iter_messages
 from swarm.similar import nearest
-from swarm.trailers import one_line
+from swarm.trailers import landings_told, one_line
 
 # Tasks that swarm opens itself: they never had a file, so that none has vanished.
 OURS = re.compile(r"(?:fix-main|sync|revert)(?:-.*)?")
@@ -50,6 +51,7 @@ class Taken:
     waiting: tuple[str, ...] = ()  # changed, but claimed or queued: for the next attempt
     ended: tuple[str, ...] = ()  # changed, but landed or cancelled already
     vanished: tuple[str, ...] = ()  # not ended, and no file says them any more; by id
+    elsewhere: tuple[str, ...] = ()  # not taken: the target has them, landed by another hub
 
 
 def read_plan(
@@ -118,13 +120,45 @@ def count_problems(read: plan.Plan) -> str:
     )
 
 
-def compare(view: View, drafts: Sequence[plan.Draft]) -> Taken:
-    """What taking these drafts would do, without doing it."""
-    rows: dict[str, list[str]] = {"new": [], "changed": [], "waiting": [], "ended": []}
-    for draft in drafts:
+def find_elsewhere(view: View, drafts: Sequence[plan.Draft]) -> dict[str, str]:
+    """Tasks of these drafts, or that they need, which this ledger does not know and the target's
+    history does: each with the commit that says so. A colleague's hub landed them.
+
+    Reads the whole history when a task is unknown.
+
+    Raises:
+        GitFault: a commit is missing.
+    """
+    named = {name for draft in drafts for name in (draft.id, *draft.needs)}
+    unknown = {name for name in named if view.state(name) is State.ABSENT}
+    found: dict[str, str] = {}
+    if not unknown:
+        return found
+    wanted = ("--fixed-strings", "--grep=Swarm-Tree: ")
+    for oid, _, message in iter_messages(view.hub.git, view.target, None, wanted, is_whole=True):
+        for name in landings_told(message):
+            if name in unknown:
+                found.setdefault(name, oid)
+    return found
+
+
+def _without(draft: plan.Draft, elsewhere: Collection[str]) -> plan.Draft:
+    """The draft without needs that the target has from elsewhere."""
+    return replace(draft, needs=tuple(need for need in draft.needs if need not in elsewhere))
+
+
+def compare(
+    view: View, drafts: Sequence[plan.Draft], elsewhere: Collection[str] | None = None
+) -> Taken:
+    """What taking these drafts would do, without doing it; `elsewhere`: see `find_elsewhere`."""
+    if elsewhere is None:
+        elsewhere = find_elsewhere(view, drafts)
+    kinds = ("new", "changed", "waiting", "ended", "elsewhere")
+    rows: dict[str, list[str]] = {kind: [] for kind in kinds}
+    for draft in (_without(draft, elsewhere) for draft in drafts):
         known = readable(view.task, draft.id)
         if known is None:
-            rows["new"].append(draft.id)
+            rows["elsewhere" if draft.id in elsewhere else "new"].append(draft.id)
         elif plan.to_task(draft, known.header.added_at) != known:
             rows[_fate(view.state(draft.id))].append(draft.id)
     files = {draft.id for draft in drafts}
@@ -155,10 +189,11 @@ def take_plan(ledger: Ledger, drafts: Sequence[plan.Draft]) -> Taken:
     Raises:
         HubUnusable: nothing was written.
     """
-    by_id = {draft.id: draft for draft in drafts}
+    elsewhere = find_elsewhere(ledger.view(), drafts)
+    by_id = {draft.id: _without(draft, elsewhere) for draft in drafts}
 
     def decide(view: View) -> Draft[Taken]:
-        taken = compare(view, drafts)
+        taken = compare(view, drafts, elsewhere)
         events: list[Event] = []
         if taken.new:
             events.append(added([plan.to_task(by_id[task], view.now) for task in taken.new]))

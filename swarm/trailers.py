@@ -98,3 +98,17 @@ def unlisted(text: str) -> list[str]:
     if isinstance(found, list):
         return [str(value) for value in found]
     return [text] if text else []
+
+
+_LINE = r"^[ \t>*-]*Swarm-"
+_LANDING = re.compile(
+    rf"{_LINE}Task: ([a-z0-9-]+)[ \t]*\n{_LINE}Agent: .*\n{_LINE}Token: .*\n{_LINE}Tree: [0-9a-f]+",
+    re.MULTILINE,
+)
+
+
+def landings_told(message: str) -> list[str]:
+    """Tasks whose landings a commit's message tells: its own, or those whose messages a squash has
+    put into one, where they are trailers no more.
+    """
+    return _LANDING.findall(message)

@@ -6,11 +6,16 @@ Guards: an edit never reaches a running attempt; a file that vanished cancels no
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from swarm import plan, task
 from swarm.errors import NotFound, UsageError
+from swarm.ledger.store import Ledger
 from swarm.ledger.view import State
+from swarm.plumbing.hub import Hub
+from swarm.trailers import landings_told
 from tests.world import World
 
 
@@ -104,3 +109,43 @@ def test_reopen_of_a_stopped_task_starts_from_its_work(world: World) -> None:
     again = world.agent("one")
     assert (again.tree / "one.txt").read_text() == "half\n"
     assert again.claimed.lock.token == 2, "the token is kept and grows"
+
+
+# Another hub
+
+
+def test_what_another_hub_landed_is_not_done_again(world: World, tmp_path: Path) -> None:
+    """A colleague's clone has the task files and the landings, and a ledger of its own."""
+    world.land("One", "one.txt", "1\n")
+    hub = Hub.create(tmp_path / "other.git", "main", world.hub.path, world.main)
+    other = Ledger(hub, "main", tmp_path / "other-cache", world.clock)
+    other.create()
+    drafts = [draft("one"), draft("two", needs=("one",)), draft("three")]
+    taken = task.take_plan(other, drafts)
+    assert (taken.new, taken.elsewhere) == (("two", "three"), ("one",))
+    view = other.view()
+    assert view.state("one") is State.ABSENT
+    two = view.task("two")
+    assert two is not None and two.header.needs == [], "what it needs is there"
+    assert task.compare(view, drafts) == task.Taken(elsewhere=("one",)), "the same again"
+    other.close()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "One\n\nSays who.\n\n{trailers}",
+        "Squashed (#7)\n\n* One\n\n{trailers}\n* Another\n\nmore\n",
+        "Quoted\n\n{quoted}\n\nSigned-off-by: somebody\n",
+    ],
+)
+def test_a_landing_is_told_also_by_a_squash(message: str) -> None:
+    lines = ["Swarm-Task: one", "Swarm-Agent: a1", "Swarm-Token: 2", "Swarm-Tree: 44fe019"]
+    text = message.format(
+        trailers="\n".join(lines), quoted="\n".join(f"  > {line}" for line in lines)
+    )
+    assert landings_told(text) == ["one"]
+
+
+def test_a_commit_of_an_agent_tells_no_landing() -> None:
+    assert landings_told("work\n\nSwarm-Task: one\nSwarm-Agent: a1\nSwarm-Token: 2\n") == []

@@ -346,6 +346,7 @@ def notes(work: Workspace, ready: Ready, taken: Taken) -> list[str]:
     found += uncommitted(work)
     for names, what in (
         (taken.waiting, "changed while being worked on; used from the next attempt on"),
+        (taken.elsewhere, "landed through another hub: not done again, but under another id"),
         (taken.ended, "changed, but ended already; nothing is done (swarm task reopen)"),
         (_without_file(work, ready), "in the ledger, with no file now; swarm task cancel ends one"),
     ):  # fmt: skip

@@ -470,5 +470,7 @@ def say_taken(taken: Taken, view: View) -> None:
         click.echo(f"waits     {id_}   {view.state(id_).value}: reaches its next attempt, if any")
     for id_ in taken.ended:
         click.echo(f"too late  {id_}   {view.state(id_).value}: the change has no effect")
+    for id_ in taken.elsewhere:
+        click.echo(f"elsewhere {id_}   it landed through another hub: give it another id to do it")
     for id_ in taken.vanished:
         click.echo(f"vanished  {id_}   its file is gone, it stays: swarm task cancel {id_}")

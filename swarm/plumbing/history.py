@@ -16,10 +16,16 @@ _PIECE = 1 << 18
 
 
 def iter_messages(
-    git: Git, tip: str, stop: str | None = None, wanted: Sequence[str] = ()
+    git: Git,
+    tip: str,
+    stop: str | None = None,
+    wanted: Sequence[str] = (),
+    *,
+    is_whole: bool = False,
 ) -> Generator[tuple[str, int, str], None, None]:
     """(oid, committer's seconds since the epoch, message) along first parents from `tip`, down to
-    `stop` (not included); `wanted` are git's own filters, as `--grep=...`.
+    `stop` (not included); `wanted` are git's own filters, as `--grep=...`. `is_whole`: all of the
+    history, not the first parents alone.
 
     Raises:
         GitFault: a commit is missing or damaged; what was read before it has been given.
@@ -28,7 +34,7 @@ def iter_messages(
         git.argv(
             "log",
             "-z",
-            "--first-parent",
+            *([] if is_whole else ["--first-parent"]),
             "--encoding=UTF-8",
             "--format=%H %ct%n%B",
             *wanted,
