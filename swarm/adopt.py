@@ -26,6 +26,7 @@ from swarm.check import Running, applies
 from swarm.config import FILE, Check, Config, shown
 from swarm.detect import Detected, detect
 from swarm.errors import UsageError
+from swarm.files import put_whole
 from swarm.gate import Gate, Job
 from swarm.judge import Ask, BaseRed, CannotJudge, Green, judge_target
 from swarm.layout import Layout, beside
@@ -388,9 +389,7 @@ def _note(layout: Layout, **made: object) -> None:
     """Write down what is about to be made, before it is made."""
     record = msgspec.structs.replace(load_record(layout), **made)
     path = layout.root / RECORD
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
-    temporary.replace(path)
+    put_whole(path, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
 
 
 def _write_new(path: Path, text: str) -> None:

@@ -28,6 +28,7 @@ import msgspec
 
 from swarm import environment, faults, process
 from swarm.config import Check, Config
+from swarm.files import tail_of
 from swarm.ids import new_nonce
 from swarm.ledger.clock import Clock
 from swarm.ledger.records import CheckRun, Verdict, VerdictValue
@@ -383,10 +384,7 @@ def _junit_failing(report: Path) -> list[str]:
 
 
 def _tail(path: Path) -> str:
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 64 * 1024))
-        return file.read().decode("utf-8", "replace")
-    return ""
+    return tail_of(path, 64 * 1024)
 
 
 def _last_line(text: str) -> str:

@@ -282,8 +282,8 @@ def _maybe_branch(value: object) -> str:
     return "" if value == "" else read_branch(value)
 
 
-_IN_BRANCH = frozenset({"run", "target"})
-_IN_REQUEST = frozenset({"branch", "target", "title", "body_file"})
+_IN_BRANCH = frozenset({"run", "target", "user"})
+_IN_PR = frozenset({"branch", "target", "title", "body_file"})
 _HOLE = re.compile(r"(?<!\$)\{([A-Za-z_]*)\}")  # `${NAME}` is the shell's own
 _QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\(?:\{[A-Za-z_]*\}|.)", re.DOTALL)
 
@@ -302,9 +302,9 @@ def _branch_pattern(value: object) -> str:
     return text
 
 
-def _request(value: object) -> str:
+def _pr(value: object) -> str:
     text = _text(value)
-    _known_holes(text, _IN_REQUEST)
+    _known_holes(text, _IN_PR)
     for quoted in _QUOTED.findall(text):
         if hole := _HOLE.search(quoted):
             raise ValueError(f"{hole[0]} stands in quotes: leave it bare, swarm quotes it")
@@ -316,7 +316,7 @@ def fill_branch(pattern: str, **values: str) -> str:
     return _HOLE.sub(lambda hole: values[hole[1]], pattern)
 
 
-def fill_request(command: str) -> str:
+def fill_pr(command: str) -> str:
     """`[upstream] pr` as the shell gets it: each placeholder is a quoted variable, so that no text
     of a task or a branch is ever read as a command.
     """
@@ -523,9 +523,9 @@ class Upstream(Table, frozen=True, kw_only=True):
 
     remote: Annotated[str, _remote] = "origin"
     branch: Annotated[str, _maybe_branch] = ""  # "": the target
-    push_branch: Annotated[str, _branch_pattern] = "swarm/{run}"  # {run} {target}
+    push_branch: Annotated[str, _branch_pattern] = "swarm/{run}"  # {run} {target} {user}
     every: Limit = None  # how often a run brings it in by itself; None: never
-    pr: Annotated[str, _request] = ""  # sh; {branch} {target} {title} {body_file}, unquoted
+    pr: Annotated[str, _pr] = ""  # sh; {branch} {target} {title} {body_file}, unquoted
 
 
 class Notify(Table, frozen=True, kw_only=True):

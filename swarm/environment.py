@@ -49,6 +49,15 @@ _FAMILIES = {"s": 0, "h": 100, "g": 200, "p": 300}
 _MAX_PORT = 65535
 
 
+def for_person(source: Mapping[str, str]) -> dict[str, str]:
+    """For a person's own command, which speaks to their forge, desktop or chat: all of theirs."""
+    return {
+        name: value
+        for name, value in source.items()
+        if not any(fnmatchcase(name, glob) for glob in NEVER)
+    }
+
+
 class EnvSettings(Protocol):
     """`[env]` of the configuration."""
 

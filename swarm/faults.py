@@ -36,7 +36,7 @@ POINTS = (
     "offer.after_transact",
     "push.after_push",
     "push.after_record",
-    "push.after_request",
+    "push.after_pr",
 )
 
 _hits: dict[str, int] = {}

@@ -50,7 +50,7 @@ class Placed:
     is_new: bool  # False: the same text was there already
 
 
-def find_files(slot: Slot, folder: str, known: Collection[str]) -> list[Found | Refused]:
+def read_files(slot: Slot, folder: str, known: Collection[str]) -> list[Found | Refused]:
     """Every `*.md` of a folder of the worktree, subfolders and hidden files left out, by name.
 
     Args:

@@ -46,10 +46,13 @@ from swarm.plumbing.hub import Hub
 from swarm.reconcile import Sweep, rescue_leftovers
 from swarm.slot import Occupant, Slot
 from swarm.task import Refusal
+from swarm.trailers import plain
 from swarm.workspace import Workspace
 
 PREFIX = "h"
+PLAN_PREFIX = "p"  # of slots in which plans are made
 _HAND_SLOT = re.compile(r"h[0-9]+")
+_PLAN_SLOT = re.compile(r"p[0-9]+")
 
 
 class ClaimHeld(SwarmError):
@@ -69,6 +72,19 @@ class Stand:
     def is_hand(self) -> bool:
         """A slot of a claim by hand, and not of a loop."""
         return _HAND_SLOT.fullmatch(self.slot) is not None
+
+
+def refuse_plan(stand: Stand) -> None:
+    """
+    Raises:
+        UsageError: a plan is made in this slot, which is no attempt of a task.
+    """
+    if _PLAN_SLOT.fullmatch(stand.slot) is not None:
+        raise UsageError(
+            "a plan is made here: there is no task to ask about, to hand in or to give back",
+            why="nobody answers before the task files are written",
+            hint='write what a person must decide into a task file, with "role: person"',
+        )
 
 
 def find_stand(layout: Layout, hub: Hub, folder: Path) -> Stand | None:
@@ -93,6 +109,8 @@ def find_place(work: Workspace, folder: Path, task: str | None) -> Stand:
         ClaimHeld: a loop holds the task, or its worktree is not on this disk.
     """
     here = find_stand(work.layout, work.ledger.hub, folder)
+    if here is not None and task is None:
+        refuse_plan(here)
     if here is not None and (task is None or (here.occupant and here.occupant.task == task)):
         return here
     if task is None:
@@ -261,6 +279,8 @@ def _open(work: Workspace, slot: Slot, claimed: Claimed, on_setup: Callable[[], 
     folder.mkdir(parents=True, exist_ok=True)
     last = claimed.attempts.last
     more = f"\n\nThe last attempt: {last.message}\n{last.detail}\n" if last else ""
+    if (back := claimed.attempts.sent_back) is not None:
+        more += f"\nSent back before that: {back.message}\n{back.detail}\n"
     for told in claimed.attempts.told:
         asked = f"The question: {told.question}\n" if told.question else ""
         more += f"\n{asked}{told.by} said: {told.text}\n"
@@ -395,26 +415,25 @@ def _end_by_hand(
 
 def ask(
     work: Workspace, stand: Stand, question: str, by: str
-) -> Released | Fenced | steer.Asked | steer.Stopped | Refusal:
+) -> Released | Fenced | steer.RunnerEnds | steer.Stopped | Refusal:
     """End a claim with a question: its work is saved, and the task waits for the answer.
 
-    In a loop's slot, whose agent asks, its runner does that; `Asked`: it will.
+    In a loop's slot, whose agent asks, its runner does that; `RunnerEnds`: it will.
 
     Raises:
-        UsageError: nothing is claimed in this slot.
+        UsageError: nothing is claimed in this slot, or a plan is made in it.
         SwarmError: the question could not be left for the runner; nothing was asked.
         GitFault, HubUnusable: as `give_back`; in a loop's slot the question is not lost.
     """
+    refuse_plan(stand)
     if stand.occupant is None:
         raise UsageError(f"no attempt is under way in slot {stand.slot}", hint="swarm status")
     mine = _mine(stand.occupant)
     if not stand.is_hand:
         setting = Sweep(work.layout, work.rules, work.bounds, work.config.limits.grace)
         return steer.ask(work.ledger, setting, mine, question)
-    asked = request.Request(
-        kind="ask", nonce=mine.nonce, by=mine.agent, text=request.plain(question)
-    )
-    return _end_by_hand(work, stand, request.Wanted(ask=asked).ending, by, mine.task)
+    asked = request.Question(nonce=mine.nonce, by=mine.agent, text=plain(question))
+    return _end_by_hand(work, stand, request.Wanted(question=asked).ending, by, mine.task)
 
 
 def renew(work: Workspace, stand: Stand) -> Fenced | None:

@@ -663,6 +663,7 @@ def _told(event: _Event) -> Iterator[tuple[str, str | None, str | None]]:
             if upstream is not None:
                 yield pair("Swarm-Upstream", f"{upstream.remote}/{upstream.branch}")
                 yield pair("Swarm-Tip", upstream.tip)
+                yield pair("Swarm-Rewritten", upstream.rewritten)
                 pushed = {p.branch: p.oid for p in upstream.pushes}
                 yield pair("Swarm-Head", pushed.get(facts.get("Swarm-Branch", "")))
         case "gate-taken":

@@ -387,10 +387,12 @@ def landed_events(view: View, landing: Landing) -> tuple[Event, ...]:
             stat = f"{files} file{'s' if files != 1 else ''} +{plus} -{minus}"
         names = " ".join(key.split("-", 1)[1].rpartition("-")[0] for key in change.verdicts)
         took = _seconds(view, change)
+        unread = sum(told.token >= change.token for told in attempts.told) if attempts else 0
+        late = f"told and not read: {unread} text{'s' if unread != 1 else ''}; " if unread else ""
         events.append(
             Event(
                 "landed",
-                f"{names} passed; {stat}; {landing.target} {change.landed[:7]}",
+                f"{names} passed; {stat}; {late}{landing.target} {change.landed[:7]}",
                 edits,
                 change.task,
                 lock.agent if lock else "",
@@ -403,6 +405,7 @@ def landed_events(view: View, landing: Landing) -> tuple[Event, ...]:
                     "Swarm-Checks": names,
                     "Swarm-Stat": stat,
                     **({"Swarm-Seconds": f"{took:.1f}"} if took is not None else {}),
+                    **({"Swarm-Unread": str(unread)} if unread else {}),
                     "Swarm-Slot": lock.slot if lock else "",
                     **({"Swarm-Run": lock.run} if lock and lock.run else {}),
                 },
@@ -434,6 +437,7 @@ def _reset(view: View, attempts: Attempts) -> Attempts:
         extensions=0,
         retry_at=None,
         last=last,
+        sent_back=None,
         told=[],
     )
 

@@ -11,7 +11,7 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +22,7 @@ from swarm.config import Config
 from swarm.layout import Layout
 from swarm.ledger import records
 from swarm.ledger.outcome import question_of
-from swarm.ledger.records import Last, Task, Told
+from swarm.ledger.records import Attempts, Task
 from swarm.ledger.view import View
 from swarm.revert import find_undone
 from swarm.slot import Slot
@@ -52,7 +52,7 @@ class Launch:
     run: str
     target: str  # branch
     time_limit: timedelta | None  # wall time
-    asks: Path | None = None  # where it leaves a question, made
+    question_folder: Path | None = None  # where it leaves a question, made
 
     @property
     def prompt_file(self) -> Path:
@@ -85,8 +85,8 @@ def start(launch: Launch) -> process.Child:
     launch.prompt_file.write_text(launch.text, "utf-8")
     launch.task_file.write_bytes(launch.task_text)
     _put_command(launch.commands)
-    if launch.asks is not None:
-        launch.asks.mkdir(parents=True, exist_ok=True)
+    if launch.question_folder is not None:
+        launch.question_folder.mkdir(parents=True, exist_ok=True)
     limits = launch.config.limits
     return process.start(
         process.Spec(
@@ -133,7 +133,7 @@ def _words(launch: Launch) -> list[str]:
                 slot.repo / "objects",
                 slot.repo / "refs",
                 slot.repo / "logs",
-                *((launch.asks,) if launch.asks is not None else ()),
+                *((launch.question_folder,) if launch.question_folder is not None else ()),
             ),
         ),
         options={k: v for k, v in wanted.items() if k in launch.adapter.options},
@@ -189,8 +189,7 @@ def task_prompt(
     slot: Slot,
     task: Task,
     attempt: int,
-    last: Last | None,
-    told: Sequence[Told] = (),
+    known: Attempts,
 ) -> str:
     """What the agent of a task is told, in the slot that was opened for its next attempt.
 
@@ -198,6 +197,7 @@ def task_prompt(
         UsageError: the template is wrong.
     """
     header, occupant = task.header, slot.occupant()
+    last, back, told = known.last, known.sent_back, known.told
     asked = question_of(last) if last is not None else None
     is_answered = any(one.question == asked for one in told)  # and so stands there whole
     conflicted = tuple(occupant.conflicted) if occupant else ()
@@ -216,6 +216,7 @@ def task_prompt(
         )
         if last is not None
         else None,
+        sent_back=prompt.LastFacts(message=back.message, detail=back.detail) if back else None,
         told=tuple(
             prompt.ToldFacts(text=one.text, by=one.by, question=one.question or "") for one in told
         ),

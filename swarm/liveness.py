@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from swarm.errors import GitFault, HubUnusable
+from swarm.files import put_whole
 from swarm.ledger.clock import Clock
 from swarm.ledger.records import Gate, Lock, Run
 from swarm.plumbing.hub import BEATS, Hub
@@ -187,9 +188,7 @@ class Seen:
         if first != known:
             with contextlib.suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
-                temporary.write_text(json.dumps({"boot_id": boot, "first": first}), "utf-8")
-                temporary.replace(self._path)
+                put_whole(self._path, json.dumps({"boot_id": boot, "first": first}).encode())
         return {nonce: max(0.0, now - first[key]) for nonce, key in keys.items()}
 
 

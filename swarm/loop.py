@@ -47,6 +47,7 @@ from swarm.claim import (
 )
 from swarm.config import Config
 from swarm.errors import GitFault, HubUnusable, SwarmError
+from swarm.files import tail_of
 from swarm.ids import new_nonce, parse_duration
 from swarm.layout import Layout
 from swarm.ledger import records
@@ -223,7 +224,7 @@ class Loop:
         wanted = request.find_wanted(self.setting.layout, attempt.claimed.lock)
         if wanted is not None and wanted != attempt.wanted:
             attempt.wanted = wanted
-            self.stop(wanted.outcome, now=wanted.now)
+            self.stop(wanted.outcome, now=wanted.is_now)
         now = time.monotonic()
         tip = self.setting.ledger.hub.reader.ref(LEDGER)
         if tip == attempt.tip or now < attempt.next_look or attempt.child is None:
@@ -302,9 +303,7 @@ class Loop:
             folder.mkdir(parents=True, exist_ok=True)
             attempt.tmpdir = Path(tempfile.mkdtemp(prefix="swarm-"))
             self._clear_slot()
-            opening = open_slot(
-                setting.ground, self.slot, Occupant.of(lock), task.header.paths
-            )
+            opening = open_slot(setting.ground, self.slot, Occupant.of(lock), task.header.paths)
             attempt.occupant = self.slot.occupant()
             if not self._start_setup(attempt, opening):
                 self._start_agent(attempt, view)
@@ -418,7 +417,7 @@ class Loop:
         faults.reach("agent.after_start")
 
     def _launch(self, attempt: Attempt, view: View) -> launch.Launch:
-        setting, task, known = self.setting, attempt.task, attempt.claimed.attempts
+        setting, task = self.setting, attempt.task
         timeout = task.header.timeout
         return launch.Launch(
             adapter=setting.adapter,
@@ -437,8 +436,7 @@ class Loop:
                 self.slot,
                 task,
                 attempt.mine.token,
-                known.last,
-                known.told,
+                attempt.claimed.attempts,
             ),
             task_text=records.encode_task(task),
             folder=attempt.folder,
@@ -450,7 +448,7 @@ class Loop:
             run=setting.run,
             target=setting.ledger.branch,
             time_limit=parse_duration(timeout) if timeout else setting.config.limits.attempt,
-            asks=request.asks(setting.layout, setting.run, attempt.mine.task),
+            question_folder=request.question_folder(setting.layout, setting.run, attempt.mine.task),
         )
 
     def _poll_agent(self) -> float:
@@ -616,7 +614,7 @@ class Loop:
 
     def _judge(self, attempt: Attempt, ended: process.Ended) -> tuple[Outcome | None, str]:
         """(None, "") when the agent says that it is done; else the outcome and a sentence."""
-        if attempt.wanted is not None and attempt.wanted.ask is not None:
+        if attempt.wanted is not None and attempt.wanted.question is not None:
             return "asked", attempt.wanted.says  # however it ended then: an answer comes first
         left = f"; {ended.killed} processes ended, {len(ended.survivors)} left"
         is_stopped = ended.stopped is not None  # else it ended by itself just before
@@ -651,11 +649,7 @@ class Loop:
             case "turns" | "cost":
                 return "agent_failed", f"its limit of {judgement.is_} is used up"
             case _:
-                if ended.signal is not None:
-                    return "agent_failed", f"killed by signal {ended.signal}"
-                if ended.exit_code is None:
-                    return "agent_failed", "its shim was killed"
-                return "agent_failed", f"exit code {ended.exit_code}"
+                return "agent_failed", ended.how
 
     def _release(self, attempt: Attempt, ending: Ending) -> bool:
         """False when the claim was no longer ours, so that nothing of it was written."""
@@ -715,8 +709,8 @@ class Loop:
             )
             ended = child.wait()
         if ended is not None and ended.exit_code != 0:
-            how = "timed out" if ended.timed_out else f"exit code {ended.exit_code}"
-            raise SwarmError(f"teardown failed in {self.slot.name}: {how}", hint=f"less {log}")
+            what = f"teardown failed in {self.slot.name}: {ended.how}"
+            raise SwarmError(what, hint=f"less {log}")
 
     def _now(self) -> Attempt:
         assert self.attempt is not None
@@ -744,15 +738,13 @@ def _why_nothing(answer: NothingClaimable) -> str:
         ]
         return f"{count} ready task{'s are' if count != 1 else ' is'} kept back: " + "; ".join(whys)
     if answer.other_role:
-        return f"{answer.other_role} ready tasks are for another role"
+        count = answer.other_role
+        return f"{count} ready task{'s are' if count != 1 else ' is'} for another role"
     return "nothing is ready"
 
 
 def _tail(path: Path) -> str:
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-        return file.read().decode("utf-8", "replace").strip()
-    return ""
+    return tail_of(path, TAIL_BYTES).strip()
 
 
 def _span(span: timedelta | None) -> str:

@@ -1,14 +1,13 @@
-"""Tells a person what needs them: runs `[notify] command` once for each new line.
+"""Notifies a person of what needs them: runs `[notify] command` once for each new line.
 
-Enters: a workspace, looked at again and again. Leaves: the command run, and a record of what it was
-told. Guards: nothing is told twice, but after a crash between a telling and its record; what others
-wrote reaches the command as data; nobody waits for it beyond its time limit.
+Enters: a workspace, looked at again and again. Leaves: the command run, and a record of the lines
+that it was given. Guards: nothing is notified twice, but after a crash between a notification and
+its record; what others wrote reaches the command as data; nobody waits for it beyond its limit.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import os
@@ -17,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,6 +23,7 @@ import msgspec
 
 from swarm import environment, process
 from swarm.errors import SwarmError
+from swarm.files import alone, put_whole, tail_of
 from swarm.ids import new_nonce, short
 from swarm.ledger import records
 from swarm.overview.live import live_path, read_live
@@ -37,11 +36,11 @@ from swarm.plumbing.hub import LEDGER, branch_ref
 from swarm.trailers import one_line
 from swarm.workspace import Workspace
 
-LIMIT = timedelta(seconds=30)  # of one telling, and of all of them when a run ends
+LIMIT = timedelta(seconds=30)  # of one notification, and of all of them when a run ends
 LOOK_SECONDS = 15.0  # between two looks at what changes with time alone
 GAP_SECONDS = 1.0  # between any two looks
 LOOK_COST = 20  # a look at all tasks may take a 20th of the time
-BUDGET_SECONDS = 5.0  # of tellings in one look; what is left over comes with the next one
+BUDGET_SECONDS = 5.0  # of notifications in one look; what is left over comes with the next one
 PAUSES = (15.0, 60.0)  # seconds after the first try that failed, and after the second
 TRIES = len(PAUSES) + 1  # then a line is given up
 _GRACE = timedelta(seconds=1)
@@ -51,15 +50,15 @@ _MOST_SAID = 200  # characters of the command's last words
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of telling one line."""
+    """What became of notifying one line."""
 
     at: Annotated[datetime, msgspec.Meta(tz=True)]  # of the last try
     tries: Annotated[int, msgspec.Meta(ge=1)]
-    failure: str = ""  # of the last try; "": it was told
+    failure: str = ""  # of the last try; "": it was accepted
 
     @property
     def is_over(self) -> bool:
-        """Told, or given up."""
+        """Accepted, or given up."""
         return not self.failure or self.tries >= TRIES
 
     def pause_left(self, now: datetime, is_last: bool = False) -> float:
@@ -70,14 +69,14 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notified(msgspec.Struct, frozen=True, kw_only=True):
-    """`runs/notified.json`: the lines that stand and were told, by their keys."""
+    """`runs/notified.json`: the lines that stand and were notified, by their keys."""
 
     format: Literal[1] = 1
-    told: dict[str, Tried] = {}
+    notified: dict[str, Tried] = {}
 
 
 @dataclass(frozen=True)
-class Heard:
+class Accepted:
     """The command took it: exit code 0."""
 
 
@@ -96,10 +95,10 @@ class Cut:
 
 @dataclass
 class Notifier:
-    """Looks, and tells what is new.
+    """Looks, and notifies what is new.
 
-    Safe: any number of processes; each line is told once between them. One thread at a time calls
-    `look` or `last_look`.
+    Safe: any number of processes; each line is notified once between them. One thread at a time
+    calls `look` or `last_look`.
     """
 
     work: Workspace
@@ -109,7 +108,7 @@ class Notifier:
     _seen: tuple[str | None, ...] | None = None  # what the last whole look rested on
     _due_at: float = -math.inf  # when time alone is a reason to look, on the ledger's clock
     _not_before: float = -math.inf  # no look until then
-    _end_at: float | None = None  # all tellings end until then, on the process's own clock
+    _end_at: float | None = None  # all notifications end until then, on the process's own clock
     _said: set[str] = field(default_factory=set)
     _unsaved: dict[str, Tried] | None = None  # stands for the file while that cannot be written
 
@@ -119,9 +118,9 @@ class Notifier:
         return bool(self.work.config.notify.command)
 
     def look(self, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Tell what is new. Cheap, and without a program, while nothing can be.
+        """Notify what is new. Cheap, and without a program, while nothing can be.
 
-        `is_over` is asked between two tellings: what is left then waits for `last_look`.
+        `is_over` is asked between two notifications: what is left then waits for `last_look`.
         """
         clock = self.work.ledger.clock.monotonic()
         if not self.is_on or clock < self._not_before:
@@ -130,20 +129,20 @@ class Notifier:
             facts = self._facts()
             if facts == self._seen and clock < self._due_at:
                 return
-            self._tell(facts, is_over, until=None)
+            self._notify(facts, is_over, until=None)
 
     def last_look(self) -> None:
-        """Tell what is new, and once more what failed: nobody may look again.
+        """Notify what is new, and once more what failed: nobody may look again.
 
-        Returns within the limit of `hurry`, or else of one telling.
+        Returns within the limit of `hurry`, or else of one notification.
         """
         if self.is_on:
             with self._undisturbed():
                 until = self._end_at or time.monotonic() + LIMIT.total_seconds()
-                self._tell(self._facts(), lambda: False, until=until)
+                self._notify(self._facts(), lambda: False, until=until)
 
     def hurry(self, within: timedelta | None = None) -> None:
-        """From now on all tellings, the one that runs included, end within one limit.
+        """From now on all notifications, the one that runs included, end within one limit.
 
         Safe: called by another thread than the one that looks.
         """
@@ -156,7 +155,7 @@ class Notifier:
             yield
         except (SwarmError, OSError) as error:
             self._not_before = self.work.ledger.clock.monotonic() + LOOK_SECONDS
-            self._warn(f"nobody could be told: {error}")
+            self._warn(f"nobody could be notified: {error}")
 
     def _facts(self) -> tuple[str | None, ...]:
         """What lines come from, as far as files alone say it."""
@@ -168,14 +167,16 @@ class Notifier:
             live.stopped if live is not None else None,
         )
 
-    def _tell(
+    def _notify(
         self, facts: tuple[str | None, ...], is_over: Callable[[], bool], until: float | None
     ) -> None:
         """`until`: it is the last look, which may last so long on the process's own clock."""
         clock = self.work.ledger.clock
         self._seen = None
         self._not_before = clock.monotonic() + GAP_SECONDS
-        with _alone(self.work.layout.notified.with_suffix(".lock"), until) as is_ours:
+        lock = self.work.layout.notified.with_suffix(".lock")
+        wait = max(0.0, until - time.monotonic()) if until is not None else 0.0
+        with alone(lock, wait) as is_ours:
             if not is_ours:
                 return
             began = time.monotonic()
@@ -183,9 +184,9 @@ class Notifier:
             needs = self._needs(moment)
             cost = LOOK_COST * (time.monotonic() - began)
             self._not_before = clock.monotonic() + max(GAP_SECONDS, cost)
-            told = self._load()
-            kept = {key: tried for key, tried in told.items() if key in needs}
-            if kept != told:
+            notified = self._load()
+            kept = {key: tried for key, tried in notified.items() if key in needs}
+            if kept != notified:
                 self._save(kept)
             if not self._run_all(needs, kept, is_over, until):
                 return
@@ -219,7 +220,7 @@ class Notifier:
         is_over: Callable[[], bool],
         until: float | None,
     ) -> bool:
-        """Tell each line that is due, and record it. False: some are left for the next look."""
+        """Notify each line that is due, and record it. False: some are left for the next look."""
         clock = self.work.ledger.clock
         end = time.monotonic() + BUDGET_SECONDS if until is None else until
         for key, need in needs.items():
@@ -244,7 +245,7 @@ class Notifier:
                     return False
         return True
 
-    def _run(self, need: Need, until: float | None) -> Heard | Failed | Cut:
+    def _run(self, need: Need, until: float | None) -> Accepted | Failed | Cut:
         work = self.work
         notice = Notice(
             repository=work.checkout.name,
@@ -261,7 +262,7 @@ class Notifier:
                 spec = process.Spec(
                     argv=("/bin/sh", "-c", work.config.notify.command),
                     cwd=work.checkout,
-                    env=_environment(),
+                    env=environment.for_person(os.environ),
                     # Plain ASCII: inert also where the command shows it as it is.
                     stdin=json.dumps(records.jsonable(notice)).encode() + b"\n",
                     stdout=output,
@@ -278,7 +279,7 @@ class Notifier:
 
     def _wait(
         self, child: process.Child, output: Path, until: float | None
-    ) -> Heard | Failed | Cut:
+    ) -> Accepted | Failed | Cut:
         late = time.monotonic() + (LIMIT + _GRACE).total_seconds() + _LATE_SECONDS
         is_cut = False
         try:
@@ -294,38 +295,31 @@ class Notifier:
             child.wait(_LATE_SECONDS)
             raise
         if ended is not None and ended.exit_code == 0 and not ended.timed_out:
-            return Heard()
+            return Accepted()
         if is_cut:
             return Cut()
         if ended is None or ended.timed_out or ended.stopped is not None:
             return Failed(f"no end within {short(LIMIT)}", is_hung=True)
-        how = f"exit code {ended.exit_code}"
-        if ended.exit_code is None:
-            how = f"ended by signal {ended.signal}"
         said = _last_line(output)
-        return Failed(f"{how}: {said}" if said else how)
+        return Failed(f"{ended.how}: {said}" if said else ended.how)
 
     def _load(self) -> dict[str, Tried]:
         if self._unsaved is not None:
             return self._unsaved
         try:
             data = self.work.layout.notified.read_bytes()
-            return msgspec.json.decode(data, type=Notified).told
+            return msgspec.json.decode(data, type=Notified).notified
         except (OSError, ValueError, RecursionError, msgspec.DecodeError):
-            return {}  # rather told twice than never
+            return {}  # rather twice than never
 
-    def _save(self, told: dict[str, Tried]) -> None:
-        path = self.work.layout.notified
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    def _save(self, notified: dict[str, Tried]) -> None:
+        record = Notified(notified=notified)
         try:
-            temporary.write_bytes(msgspec.json.encode(Notified(told=told), order="sorted"))
-            temporary.replace(path)
+            put_whole(self.work.layout.notified, msgspec.json.encode(record, order="sorted"))
             self._unsaved = None
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            self._unsaved = dict(told)
-            self._warn(f"what was told cannot be written down: {error}")
+            self._unsaved = dict(notified)
+            self._warn(f"what was notified cannot be written down: {error}")
 
     def _warn(self, what: str) -> None:
         line = f"[notify] command: {what}"
@@ -334,46 +328,7 @@ class Notifier:
             self.say(line)
 
 
-@contextlib.contextmanager
-def _alone(path: Path, until: float | None) -> Iterator[bool]:
-    """The flock of who tells. False: another tells now, and until then did not end.
-
-    Released by the kernel when its holder dies; the command does not inherit it.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        while not _is_locked(fd):
-            if until is None or time.monotonic() >= until:
-                yield False
-                return
-            time.sleep(0.05)
-        yield True
-    finally:
-        os.close(fd)
-
-
-def _is_locked(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
-        return False
-
-
-def _environment() -> dict[str, str]:
-    """The person's own, whole: it is their command, and speaks to their desktop or chat."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not any(fnmatchcase(name, glob) for glob in environment.NEVER)
-    }
-
-
 def _last_line(output: Path) -> str:
     """The command's last words, as one printable line."""
-    with contextlib.suppress(OSError), output.open("rb") as file:
-        file.seek(max(0, output.stat().st_size - _OUTPUT_CAP))
-        lines = file.read().decode("utf-8", "replace").split("\n")
-        return next((text for line in reversed(lines) if (text := one_line(line))), "")[:_MOST_SAID]
-    return ""
+    lines = tail_of(output, _OUTPUT_CAP).split("\n")
+    return next((text for line in reversed(lines) if (text := one_line(line))), "")[:_MOST_SAID]

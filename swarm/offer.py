@@ -6,21 +6,24 @@ Guards: killed anywhere there is all of it or nothing; the gate judges it like a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
+from swarm import faults
 from swarm.change import Captured, Difference, Rules, sealed
 from swarm.claim import Who, claimed
 from swarm.ids import new_agent_id, new_nonce
 from swarm.ledger import records
 from swarm.ledger.events import Event
 from swarm.ledger.records import QueueEntry, Task
-from swarm.ledger.store import Ledger
+from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import State, View
 from swarm.plumbing.refs import Move
 from swarm.task import added
 
+SYNC, REVERT = "sync", "revert"  # what the ids of their tasks begin with
 LEASE = timedelta(hours=1)  # never runs: the change is sealed in the move that claims
 
 
@@ -33,20 +36,47 @@ class Offer:
     head: str  # in the hub, whole
     differs: Difference  # what it brings
     is_accepted: bool = False  # by people, where it comes from: nothing holds it
-    agent: str = field(default_factory=new_agent_id)
-    nonce: str = field(default_factory=new_nonce)
+    note: Event | None = None  # travels in the same move
 
 
-def offered(
-    ledger: Ledger, view: View, offer: Offer, rules: Rules
-) -> tuple[tuple[Event, ...], Move, QueueEntry]:
-    """The events of the offer, in order, and its work ref's move: for one draft.
+@dataclass(frozen=True)
+class Waits:
+    """A task that a command made earlier has not ended: nothing was added."""
 
-    The task must be absent or open on this view.
+    task: str
+    state: State
+    brings: tuple[str, ...]  # of what is wanted: what this task brings when it lands
+    lacks: tuple[str, ...]  # and what it does not
+
+    def says(self, target: str) -> str:
+        """One line for people; so for all outcomes of a command."""
+        wanted = ", ".join((*self.brings, *self.lacks))
+        return f"{wanted} waits: {self.task} is {self.state.value}"
+
+
+def make(ledger: Ledger, rules: Rules, decide: Callable[[View], Offer | None]) -> QueueEntry | None:
+    """Write an offer: all its events in one move. None: `decide` wants none on this view.
+
+    `decide` may be called several times; the offer's task must be absent or open on its view.
     """
+    agent, nonce = new_agent_id(), new_nonce()
+
+    def draft(view: View) -> Draft[QueueEntry | None]:
+        offer = decide(view)
+        if offer is None:
+            return refuse(None)
+        return _drafted(ledger, view, offer, rules, Who(f"hand-{agent}", agent, offer.kind), nonce)
+
+    entry = ledger.append(draft)
+    faults.reach("offer.after_transact")
+    return entry
+
+
+def _drafted(
+    ledger: Ledger, view: View, offer: Offer, rules: Rules, who: Who, nonce: str
+) -> Draft[QueueEntry | None]:
     task = offer.task
-    who = Who(runner=f"hand-{offer.agent}", agent=offer.agent, adapter=offer.kind)
-    claim, lock, attempts = claimed(ledger, view, who, LEASE, task.id, offer.nonce)
+    claim, lock, attempts = claimed(ledger, view, who, LEASE, task.id, nonce)
     lock_id = ledger.hub.batch().blob(records.encode(lock))
     captured = Captured(
         agent_head=offer.head,
@@ -68,13 +98,19 @@ def offered(
         is_accepted=offer.is_accepted,
     )
     opens = (added([task]),) if view.state(task.id) is State.ABSENT else ()
+    notes = (offer.note,) if offer.note is not None else ()
     move = Move(entry.work, view.ref(entry.work), offer.head)
-    return (*opens, claim, seal), move, entry
+    return Draft((*opens, claim, seal, *notes), entry, (move,))
+
+
+def iter_made(view: View, prefix: str) -> Iterator[str]:
+    """Ids of the tasks that a command made, `<prefix>-<n>`, oldest first; whatever their state."""
+    number = 1
+    while view.state(name := f"{prefix}-{number}") is not State.ABSENT:
+        number += 1
+        yield name
 
 
 def next_id(view: View, prefix: str) -> str:
     """`<prefix>-<n>`, the first that no task has had."""
-    number = 1
-    while view.state(f"{prefix}-{number}") is not State.ABSENT:
-        number += 1
-    return f"{prefix}-{number}"
+    return f"{prefix}-{1 + sum(1 for _ in iter_made(view, prefix))}"

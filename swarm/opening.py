@@ -113,7 +113,7 @@ class Setup:
         """
         made = self.slot.end_setup(self.furnishing)
         if ended.exit_code != 0:
-            return "timed out" if ended.timed_out else f"exit code {ended.exit_code}"
+            return ended.how
         if self.digest:
             mark_setup(self.slot, self.digest, made)
         faults.reach("worktree.after_setup")

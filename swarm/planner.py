@@ -25,6 +25,8 @@ from swarm import task as tasks
 from swarm.change import Captured, capture
 from swarm.config import Config, Problem
 from swarm.errors import Exit, GitFault, SwarmError
+from swarm.files import tail_of
+from swarm.hand import PLAN_PREFIX
 from swarm.ids import new_agent_id, new_nonce, short
 from swarm.ledger.records import Task, TaskHeader, encode_task
 from swarm.ledger.view import State, View, readable
@@ -32,17 +34,17 @@ from swarm.opening import Ground, Opening, open_slot
 from swarm.overview import shown_state, stand
 from swarm.plumbing import checkout as user
 from swarm.plumbing.objects import TREE
-from swarm.pulse import Pulse
+from swarm.pulse import Hung, Pulse
 from swarm.reconcile import rescue_leftovers
 from swarm.revert import find_undone
 from swarm.slot import Occupant, Slot
 from swarm.trailers import one_line
 from swarm.workspace import Workspace
 
-SLOTS = "p"  # the family of slots that plans are made in
 ATTEMPT = 1  # a plan has one
 TICK_SECONDS = 0.2
 TAIL_LINES = 5
+TAIL_BYTES = 4096  # that they are looked for in
 _NAME = re.compile(r"plan-[1-9][0-9]*")
 
 Stage = Literal["opening", "setup", "working", "taking"]
@@ -87,13 +89,21 @@ class Doing:
 
 
 @dataclass(frozen=True)
+class Left:
+    """A path that it changed and that was not taken."""
+
+    path: str
+    why: str  # of a file in the folder of tasks; "": it is no task file
+
+
+@dataclass(frozen=True)
 class Planned:
     """An attempt that ended well."""
 
     base: str  # the target's tip that it saw
     files: tuple[gather.Placed, ...]
     read: plan.Plan  # every task file of the folder, judged with the ledger
-    left: tuple[str, ...]  # what else it changed, a line each; not taken
+    left: tuple[Left, ...]  # what else it changed, by path
     kept: tuple[str, ...]  # the refs that keep it
 
     @property
@@ -134,15 +144,12 @@ def make(planning: Planning, on_tick: Callable[[Doing], None]) -> Planned:
         contextlib.closing(_take_slot(planning.work)) as slot,
         tempfile.TemporaryDirectory(prefix="swarm-", ignore_cleanup_errors=True) as tmpdir,
     ):
-        attempt = _Attempt(planning, slot, Path(tmpdir), on_tick)
-        try:
-            attempt.open()
-            attempt.set_up()
-            attempt.run()
-            return attempt.take()
-        except BaseException:
-            attempt.keep()
-            raise
+        place = _place(planning, slot, Path(tmpdir), on_tick)
+        with _kept_if_cut(place):
+            occupant = _set_up(place, _open(place))
+        with _kept_if_cut(place, occupant):
+            _run(place)
+            return _take(place, occupant)
 
 
 def _take_slot(work: Workspace) -> Slot:
@@ -150,7 +157,7 @@ def _take_slot(work: Workspace) -> Slot:
     number = 0
     while True:
         number += 1
-        slot = Slot.take(work.layout.slots, f"{SLOTS}{number}", work.ledger.hub)
+        slot = Slot.take(work.layout.slots, f"{PLAN_PREFIX}{number}", work.ledger.hub)
         if slot is None:
             continue
         try:
@@ -176,162 +183,190 @@ def _end_leftovers(slot: Slot, config: Config) -> None:
         process.end_marked(left, config.limits.grace)
 
 
-class _Attempt:
-    """One attempt in a slot that is ours; its steps in order."""
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where an attempt works, and as whom."""
 
-    def __init__(
-        self, planning: Planning, slot: Slot, tmpdir: Path, on_tick: Callable[[Doing], None]
-    ) -> None:
-        self.planning = planning
-        self.work = planning.work
-        self.slot = slot
-        self.tmpdir = tmpdir
-        self.on_tick = on_tick
-        self.home = launch.private_home(self.work.layout, self.work.config, slot)
-        self.comer = _comer(planning)
-        self.mark = f"{planning.name}.{self.comer.agent}.{new_nonce()[:12]}"
-        self.opening: Opening | None = None
-        self.occupant: Occupant | None = None  # as opening and setup left it
+    planning: Planning
+    slot: Slot  # ours
+    tmpdir: Path
+    home: Path | None
+    comer: Occupant
+    mark: str
+    on_tick: Callable[[Doing], None]
 
-    def open(self) -> None:
-        self.on_tick(Doing("opening", self.slot.name))
-        work = self.work
-        copies = tuple(user.ignored_matching(work.checkout, work.config.worktree.copy))
-        excludes = user.user_excludes(work.checkout)
-        environ = self.planning.environ
-        hub, config = work.ledger.hub, work.config
-        ground = Ground(hub, config, work.checkout, copies, excludes, environ)
-        self.opening = open_slot(ground, self.slot, self.comer, self._task().header.paths)
-        self.occupant = self.slot.occupant()
+    @property
+    def work(self) -> Workspace:
+        return self.planning.work
 
-    def set_up(self) -> None:
-        assert self.opening is not None
-        log = self.planning.folder / "setup.log"
-        setup = self.opening.begin_setup(
-            log=log, mark=self.mark, tmpdir=self.tmpdir, home=self.home
-        )
-        if setup is None:
-            return
-        how: str | None = None
+
+def _place(
+    planning: Planning, slot: Slot, tmpdir: Path, on_tick: Callable[[Doing], None]
+) -> _Place:
+    comer = _comer(planning)
+    return _Place(
+        planning=planning,
+        slot=slot,
+        tmpdir=tmpdir,
+        home=launch.private_home(planning.work.layout, planning.work.config, slot),
+        comer=comer,
+        mark=f"{planning.name}.{comer.agent}.{new_nonce()[:12]}",
+        on_tick=on_tick,
+    )
+
+
+@contextlib.contextmanager
+def _kept_if_cut(place: _Place, occupant: Occupant | None = None) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        _keep(place, occupant)
+        raise
+
+
+def _keep(place: _Place, occupant: Occupant | None) -> list[str]:
+    """Rescue refs of what lies in the slot; what cannot be kept stays in it.
+
+    `occupant`: as opening and setup left it, whatever the agent did to the record.
+    """
+    with contextlib.suppress(SwarmError, OSError):
+        if occupant is not None:
+            place.slot.put_record(occupant)
+        return rescue_leftovers(place.work.ledger, place.slot, place.work.rules)
+    return []
+
+
+def _open(place: _Place) -> Opening:
+    place.on_tick(Doing("opening", place.slot.name))
+    work = place.work
+    copies = tuple(user.ignored_matching(work.checkout, work.config.worktree.copy))
+    excludes = user.user_excludes(work.checkout)
+    environ = place.planning.environ
+    ground = Ground(work.ledger.hub, work.config, work.checkout, copies, excludes, environ)
+    return open_slot(ground, place.slot, place.comer, _task(place.planning).header.paths)
+
+
+def _set_up(place: _Place, opening: Opening) -> Occupant:
+    """The slot's occupant as the agent finds it.
+
+    Raises:
+        PlanFailed: setup ended badly.
+    """
+    log = place.planning.folder / "setup.log"
+    setup = opening.begin_setup(log=log, mark=place.mark, tmpdir=place.tmpdir, home=place.home)
+    how: str | None = None
+    if setup is not None:
         try:
-            self._wait(setup.child, "setup")
+            _wait(place, setup.child, "setup")
         finally:  # also when it was cut: what it left is no agent's work
             ended = setup.child.poll()
             if ended is not None:
                 how = setup.finish(ended)
-                self.occupant = self.slot.occupant()
-        if how is not None:
-            raise PlanFailed(
-                f"setup failed: {how}; no agent was started",
-                why=_tail(log) or None,
-                hint=f"less {shlex.quote(str(log))}",
-            )
-
-    def run(self) -> None:
-        """The agent, to its end.
-
-        Raises:
-            PlanFailed: it did not end well.
-        """
-        config = self.work.config
-        launched = self._launch()
-        child = launch.start(launched)
-        is_stream = launched.adapter.output.format == "jsonl"
-        tree, limits = self.slot.tree, config.limits
-        pulse = Pulse(child, tree, limits, time.monotonic(), is_stream=is_stream)
-        ended = self._wait(child, "working", pulse)
-        _judge(launched, ended)
-
-    def _launch(self) -> launch.Launch:
-        planning, work = self.planning, self.work
-        return launch.Launch(
-            adapter=planning.adapter,
-            permission=work.config.run.permission,
-            model=planning.model,
-            argv_extra=planning.argv_extra,
-            typed_in=planning.typed_in,
-            environ=planning.environ,
-            config=work.config,
-            checkout=work.checkout,
-            slot=self.slot,
-            text=goal.render(_facts(planning)),
-            task_text=encode_task(self._task()),
-            folder=planning.folder,
-            mark=self.mark,
-            tmpdir=self.tmpdir,
-            home=self.home,
-            task=planning.name,
-            attempt=ATTEMPT,
-            run=planning.name,
-            target=work.ledger.branch,
-            time_limit=work.config.limits.attempt,
+    if how is not None:
+        raise PlanFailed(
+            f"setup failed: {how}; no agent was started",
+            why=_tail(log) or None,
+            hint=f"less {shlex.quote(str(log))}",
         )
+    return place.slot.occupant() or place.comer
 
-    def _task(self) -> Task:
-        """What the slot and the agent are told as their task; the ledger never has it."""
-        header = TaskHeader(
-            id=self.planning.name,
-            title=one_line(self.planning.goal, 100),
-            added_at=self.work.ledger.clock.now(),
-            paths=[f"{self.work.config.tasks}/*.md"],
-        )
-        return Task(header=header, body=self.planning.goal + "\n")
 
-    def _wait(
-        self, child: process.Child, stage: Stage, pulse: Pulse | None = None
-    ) -> process.Ended:
-        try:
-            why: str | None = None
-            while (ended := child.poll()) is None:
-                self.on_tick(Doing(stage, self.slot.name, child))
-                if pulse is not None and why is None:
-                    why = pulse.look(time.monotonic())
-                    if why is not None:
-                        child.stop(why)
-                child.wait(TICK_SECONDS)
-            return ended
-        except BaseException:
-            child.kill_now("stopped")
-            child.wait()
-            raise
+def _run(place: _Place) -> None:
+    """The agent, to its end.
 
-    def take(self) -> Planned:
-        """Its task files, into the person's folder; the rest, under a rescue ref."""
-        self.on_tick(Doing("taking", self.slot.name))
-        work, slot, occupant = self.work, self.slot, self.occupant
-        assert occupant is not None
-        slot.put_record(occupant)  # whatever the agent did to it: we hold the slot
-        captured = capture(slot, occupant, work.rules)
-        differs = _differing(slot, occupant, captured)
-        folder = work.config.tasks
-        known = {
-            name for name in _names_at(work, occupant.start) if f"{folder}/{name}" not in differs
-        }
-        found = gather.find_files(slot, folder, known)
-        files = [one for one in found if isinstance(one, gather.Found)]
-        placed = tuple(gather.put_files(files, work.checkout / folder))
-        taken = {f"{folder}/{file.name}" for file in files}
-        refused = {f"{folder}/{r.name}": r.why for r in found if isinstance(r, gather.Refused)}
-        left = sorted((differs | refused.keys()) - taken)
-        is_more = left or captured.elsewhere or _touched(slot, occupant, captured) - taken
-        kept = self.keep() if is_more else []
-        if not is_more or slot.is_saved:
-            slot.record.unlink(missing_ok=True)  # nothing of it is only there any more
-        return Planned(
-            occupant.start,
-            placed,
-            _judged(work, placed),
-            tuple(f"{path} ({refused[path]})" if path in refused else path for path in left),
-            tuple(kept),
-        )
+    Raises:
+        PlanFailed: it did not end well.
+    """
+    limits = place.work.config.limits
+    launched = _launch(place)
+    child = launch.start(launched)
+    is_stream = launched.adapter.output.format == "jsonl"
+    pulse = Pulse(child, place.slot.tree, limits, time.monotonic(), is_stream=is_stream)
+    _judge(launched, _wait(place, child, "working", pulse))
 
-    def keep(self) -> list[str]:
-        """Rescue refs of what lies in the slot; what cannot be kept stays in it."""
-        with contextlib.suppress(SwarmError, OSError):
-            if self.occupant is not None:
-                self.slot.put_record(self.occupant)
-            return rescue_leftovers(self.work.ledger, self.slot, self.work.rules)
-        return []
+
+def _launch(place: _Place) -> launch.Launch:
+    planning, work = place.planning, place.work
+    return launch.Launch(
+        adapter=planning.adapter,
+        permission=work.config.run.permission,
+        model=planning.model,
+        argv_extra=planning.argv_extra,
+        typed_in=planning.typed_in,
+        environ=planning.environ,
+        config=work.config,
+        checkout=work.checkout,
+        slot=place.slot,
+        text=goal.render(_facts(planning)),
+        task_text=encode_task(_task(planning)),
+        folder=planning.folder,
+        mark=place.mark,
+        tmpdir=place.tmpdir,
+        home=place.home,
+        task=planning.name,
+        attempt=ATTEMPT,
+        run=planning.name,
+        target=work.ledger.branch,
+        time_limit=work.config.limits.attempt,
+    )
+
+
+def _task(planning: Planning) -> Task:
+    """What the slot and the agent are told as their task; the ledger never has it."""
+    header = TaskHeader(
+        id=planning.name,
+        title=one_line(planning.goal, 100),
+        added_at=planning.work.ledger.clock.now(),
+        paths=[f"{planning.work.config.tasks}/*.md"],
+    )
+    return Task(header=header, body=planning.goal + "\n")
+
+
+def _wait(
+    place: _Place, child: process.Child, stage: Stage, pulse: Pulse | None = None
+) -> process.Ended:
+    try:
+        hung: Hung | None = None
+        while (ended := child.poll()) is None:
+            place.on_tick(Doing(stage, place.slot.name, child))
+            if pulse is not None and hung is None:
+                hung = pulse.look(time.monotonic())
+                if hung is not None:
+                    child.stop(hung)
+            child.wait(TICK_SECONDS)
+        return ended
+    except BaseException:
+        child.kill_now("stopped")
+        child.wait()
+        raise
+
+
+def _take(place: _Place, occupant: Occupant) -> Planned:
+    """Its task files, into the person's folder; the rest, under a rescue ref."""
+    place.on_tick(Doing("taking", place.slot.name))
+    work, slot = place.work, place.slot
+    slot.put_record(occupant)  # whatever the agent did to it: we hold the slot
+    captured = capture(slot, occupant, work.rules)
+    differs = _differing(slot, occupant, captured)
+    folder = work.config.tasks
+    known = {name for name in _names_at(work, occupant.start) if f"{folder}/{name}" not in differs}
+    found = gather.read_files(slot, folder, known)
+    files = [one for one in found if isinstance(one, gather.Found)]
+    placed = tuple(gather.put_files(files, work.checkout / folder))
+    taken = {f"{folder}/{file.name}" for file in files}
+    refused = {f"{folder}/{r.name}": r.why for r in found if isinstance(r, gather.Refused)}
+    left = sorted((differs | refused.keys()) - taken)
+    is_more = left or captured.elsewhere or _touched(slot, occupant, captured) - taken
+    kept = _keep(place, occupant) if is_more else []
+    if not is_more or slot.is_saved:
+        slot.record.unlink(missing_ok=True)  # nothing of it is only there any more
+    return Planned(
+        occupant.start,
+        placed,
+        _judged(work, placed),
+        tuple(Left(path, refused.get(path, "")) for path in left),
+        tuple(kept),
+    )
 
 
 def _comer(planning: Planning) -> Occupant:
@@ -349,9 +384,6 @@ def _comer(planning: Planning) -> Occupant:
         merge=None,
         head=tip,
     )
-
-
-# -- what it is told ------------------------------------------------------------------------------
 
 
 def _facts(planning: Planning) -> goal.GoalFacts:
@@ -393,9 +425,6 @@ def _is_join(view: View, task: str) -> bool:
     return found is not None and found.header.joins_history
 
 
-# -- how it ended ---------------------------------------------------------------------------------
-
-
 def _judge(launched: launch.Launch, ended: process.Ended) -> None:
     """
     Raises:
@@ -424,13 +453,7 @@ def _judge(launched: launch.Launch, ended: process.Ended) -> None:
             raise PlanFailed(f"the agent's limit of {judgement.is_} is used up", hint=hint)
         case "failed":
             why = _tail(launched.stderr) or _tail(launched.transcript) or None
-            raise PlanFailed(f"the agent failed: {_how(ended)}", why=why, hint=hint)
-
-
-def _how(ended: process.Ended) -> str:
-    if ended.signal is not None:
-        return f"killed by signal {ended.signal}"
-    return "its shim was killed" if ended.exit_code is None else f"exit code {ended.exit_code}"
+            raise PlanFailed(f"the agent failed: {ended.how}", why=why, hint=hint)
 
 
 def _said(launched: launch.Launch) -> Path:
@@ -441,16 +464,8 @@ def _said(launched: launch.Launch) -> Path:
 
 def _tail(file: Path) -> str:
     """The last lines of an output, as a terminal may show them."""
-    with contextlib.suppress(OSError), file.open("rb") as stream:
-        stream.seek(max(0, stream.seek(0, os.SEEK_END) - 4096))
-        lines = [
-            one_line(one, 200) for one in stream.read().decode("utf-8", "replace").splitlines()
-        ]
-        return "\n".join([one for one in lines if one][-TAIL_LINES:])
-    return ""
-
-
-# -- what it wrote --------------------------------------------------------------------------------
+    lines = [one_line(one, 200) for one in tail_of(file, TAIL_BYTES).splitlines()]
+    return "\n".join([one for one in lines if one][-TAIL_LINES:])
 
 
 def _differing(slot: Slot, occupant: Occupant, captured: Captured) -> set[str]:

@@ -87,6 +87,15 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     survivors: tuple[int, ...]  # pids that no signal ended
     output_truncated: bool  # the middle of the output is missing
 
+    @property
+    def how(self) -> str:
+        """The end itself in a few words, whatever its reason was."""
+        if self.timed_out:
+            return "timed out"
+        if self.signal is not None:
+            return f"killed by signal {self.signal}"
+        return "its shim was killed" if self.exit_code is None else f"exit code {self.exit_code}"
+
 
 def _find_program(argv: tuple[str, ...], cwd: Path, env: Mapping[str, str]) -> Path:
     name = argv[0]

@@ -52,7 +52,7 @@ class NeedFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastFacts:
-    """`last`: how the last attempt ended."""
+    """`last`, `sent_back`: how an attempt ended."""
 
     message: str  # one sentence
     detail: str = ""
@@ -87,6 +87,7 @@ class PromptFacts:
     paths: tuple[str, ...] = ()  # globs; empty: anything
     needs: tuple[NeedFacts, ...] = ()
     last: LastFacts | None = None  # None: the first attempt
+    sent_back: LastFacts | None = None  # an earlier one that was, when the last one was not
     told: tuple[ToldFacts, ...] = ()
     checks: tuple[CheckFacts, ...] = ()
     rules: str = ""  # `[prompt] rules`
@@ -102,6 +103,7 @@ _SAMPLE = PromptFacts(
     paths=("src/**",),
     needs=(NeedFacts(id="a-need", title="A need", landed="0123456", files=1),),
     last=LastFacts(message="tests failed", detail="1 failed", conflict=("src/a.py",)),
+    sent_back=LastFacts(message="tests failed", detail="1 failed"),
     told=(ToldFacts(text="Per invoice.", by="ann", question="Per seat?"),),
     checks=(CheckFacts(name="tests", run="true"),),
     rules="Be brief.",

@@ -11,12 +11,19 @@ import os
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 from swarm import process
 from swarm.config import Limits
 
 MAX_LOOK_SECONDS = 15.0  # between two looks at its signs of life
 UNSEEN = (".git", "node_modules", ".venv")  # folders whose changes are no sign
+
+
+Hung = Literal[
+    "no sign of life",  # since its start
+    "silent",  # since it last showed one
+]
 
 
 @dataclass(frozen=True)
@@ -51,8 +58,8 @@ class Pulse:
         self._signs: Signs | None = None  # what was last seen of its life
         self._has_started = False  # it has said something
 
-    def look(self, now: float) -> str | None:
-        """Why it must be ended: `no sign of life` (at its start), `silent`. None: it lives."""
+    def look(self, now: float) -> Hung | None:
+        """Why it must be ended; None: it lives."""
         if self._is_mute(now):
             return "no sign of life"
         return "silent" if self._is_silent(now) else None

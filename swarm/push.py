@@ -1,42 +1,88 @@
-"""What landed, given to the team: a branch of the upstream remote, and a request to merge it.
+"""What landed, given to the team: a branch of the upstream remote moved forward.
 
-Enters: a workspace, a branch's name. Leaves: the branch moved forward, a command run.
-Guards: never forced, never red; no text of a task is read as a command; a request is made once.
+Enters: a workspace, a branch's name. Leaves: what was pushed, remembered; or why nothing was.
+Guards: never forced, never red; what upstream has already is not given again.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import os
-import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import timedelta
-from pathlib import Path
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from swarm import config as configuration
-from swarm import faults, process
-from swarm.check import judged
+from swarm import faults
 from swarm.errors import SwarmError, TargetRed, UsageError
-from swarm.ids import new_nonce
+from swarm.ids import fold
 from swarm.ledger.events import Event
-from swarm.ledger.records import Done, Push, Upstream, Verdict
+from swarm.ledger.records import Push, Upstream
 from swarm.ledger.store import Draft, refuse
-from swarm.ledger.view import View, readable
+from swarm.ledger.view import View
 from swarm.overview.moment import read_moment
-from swarm.overview.target import newest_verdict, target_of
+from swarm.overview.target import target_of
+from swarm.plumbing import checkout as user
 from swarm.plumbing import remote as remotes
-from swarm.trailers import of_commit, one_line
-from swarm.upstream import Fetched, fetch, had_there, record_of, upstream_event
-from swarm.workspace import Workspace
+from swarm.plumbing.hub import Hub
+from swarm.plumbing.remote import Remote, RemoteUnreachable
+from swarm.trailers import one_line
+from swarm.upstream import Fetched, fetch, had_there, has_all, record_of, upstream_event
+from swarm.workspace import Workspace, person
 
 KEPT = 20  # branches whose last push is remembered, and as many pushes before those
-COMMAND_LIMIT = timedelta(minutes=5)
-OUTPUT_CAP = 1 << 20
-MOST_LISTED = 200  # tasks in a request's text
+MOST_SAID = 200  # characters of a stranger's words
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The branch can be moved forward, or holds the target's tip already."""
+
+    remote: Remote
+    branch: str
+    old: str | None  # what it holds; None: it is new
+    tip: str
+    there: tuple[str, ...]  # beyond these commits upstream lacks what the target has
+    over: str | None  # words of its last pull request, when upstream has all that this showed
+    is_default: bool  # nobody named it
+
+
+@dataclass(frozen=True)
+class NothingToGive:
+    """Upstream has all of the target, under whatever name: nothing was pushed."""
+
+    upstream: str  # `origin/main`
+    tip: str  # of the target
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """Commits on the branch that the target lacks."""
+
+    count: int
+    author: str  # of the newest
+    subject: str
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """The branch has commits that the target lacks; nothing was pushed."""
+
+    remote: str
+    branch: str
+    theirs: Theirs | None  # None: they could not be brought
+    free: str  # a branch that can be pushed to instead
+    is_upstream: bool  # it is the branch that `swarm sync` brings in
+    is_default: bool
+
+
+@dataclass(frozen=True)
+class Declined:
+    """The remote refused, by a hook or a rule of its own; nothing was pushed."""
+
+    remote: str
+    branch: str
+    says: str
+    is_upstream: bool
 
 
 @dataclass(frozen=True)
@@ -47,112 +93,253 @@ class Delivered:
     branch: str
     old: str | None  # None: the branch is new
     new: str
+    there: tuple[str, ...] = field(default=(), repr=False)  # see `Ready`
+    over: str | None = None
 
 
-@dataclass(frozen=True)
-class Refused:
-    """The branch could not be moved forward; nothing was pushed."""
+def prepare(work: Workspace, named: str | None) -> Ready | NothingToGive | Foreign:
+    """Choose the branch, and see whether it can be moved forward; nothing is changed.
 
-    remote: str
-    branch: str
-    says: str
-    is_upstream: bool  # it is the branch that `swarm sync` brings in
-
-
-def branch_name(work: Workspace, named: str | None) -> str:
-    """The branch to push to: the one that was named, else as `[upstream] push_branch` says.
+    Without a name it is the branch that was given this very tip before, if the remote still holds
+    it there, else as `[upstream] push_branch` says.
 
     Raises:
-        UsageError: it is no name of a branch, or names a run and there was none.
+        UsageError: no name of a branch, no such remote, or no run to name the branch after.
+        TargetRed: a check is known to fail on the tip.
+        HubUnusable: the target is gone.
+        GitFault: an object is missing.
+        RemoteUnreachable: the remote did not answer.
     """
-    pattern = named if named is not None else work.config.upstream.push_branch
-    if named is None:
-        runs = sorted(work.ledger.view().runs(), key=lambda run: run.started_at)
-        if "{run}" in pattern and not runs:
-            raise UsageError(
-                "there has been no run to name the branch after",
-                hint=f"swarm push --branch swarm/{work.config.target}",
-            )
-        run = runs[-1].run if runs else ""
-        pattern = configuration.fill_branch(pattern, run=run, target=work.config.target)
-    try:
-        return configuration.read_branch(pattern)
-    except ValueError as error:
-        raise UsageError(f"--branch: {error}", hint="swarm push --branch swarm/work") from error
-
-
-def deliver(work: Workspace, branch: str) -> Delivered | Refused:
-    """Move a branch of the upstream remote forward to the target's tip, and remember it.
-
-    Raises:
-        UsageError: the checkout has no such remote.
-        TargetRed: a check is known to fail on the tip; nothing was pushed.
-        RemoteUnreachable: whether it was pushed is seen by doing it again.
-
-    Safe: killed anywhere, again: a branch that holds the tip already is only remembered.
-    """
-    settings, hub = work.config.upstream, work.ledger.hub
+    branch = _read_name(named) if named is not None else None
     moment = read_moment(work)
-    target = target_of(moment)
-    tip = moment.view.target or hub.tip(target.branch)  # an empty one would delete the branch
+    view, target, hub = moment.view, target_of(moment), work.ledger.hub
+    tip = view.target or hub.tip(target.branch)  # an empty one would delete the branch
     if target.verdict is not None and target.verdict.value == "failed":
         raise TargetRed(
             f"{target.branch} {tip[:7]} is red: {target.verdict.check} failed; nothing was pushed",
             hint="swarm run --allow-red",
         )
-    remote = remotes.find_remote(work.checkout, settings.remote)
-    old = remotes.tip_of(hub, remote, branch, is_push=True)
-    if old is None:
-        _forget_request(work, branch)
-    answer = remotes.push(hub, remote, tip, branch, old)
-    if isinstance(answer, remotes.NotForward):
-        is_upstream = branch == (settings.branch or work.config.target)
-        return Refused(settings.remote, branch, answer.says, is_upstream)
-    faults.reach("push.after_push")
-    _remember(work, Push(branch=branch, oid=tip, at=moment.view.now))
-    faults.reach("push.after_record")
-    return Delivered(settings.remote, branch, answer.old, tip)
+    known = known_of(work, view)
+    remote = remotes.find_remote(work.checkout, known.remote)
+    there = _look(work, view, remote)
+    if there and has_all(work, view, there):
+        return NothingToGive(f"{known.remote}/{known.branch}", tip)
+    if branch is None:
+        for held in _given(known, tip):
+            if remotes.tip_of(hub, remote, held, is_push=True) == tip:
+                branch = held
+                break
+    chosen = branch or default_branch(work, view)
+    old = remotes.tip_of(hub, remote, chosen, is_push=True)
+    before = newest_push(known, chosen)
+    is_over = before is not None and before.pr is not None and _is_within(hub, before.oid, there)
+    over = before.pr if before is not None and is_over else None
+    ready = Ready(remote, chosen, old, tip, tuple(there), over, named is None)
+    if old is not None and not (hub.is_whole(old) and hub.contains(tip, old)):
+        return _foreign(work, ready, old)
+    return ready
 
 
-def _record(work: Workspace, view: View) -> Upstream:
+def deliver(work: Workspace, ready: Ready) -> Delivered | Foreign | Declined:
+    """Move the branch forward to the tip, and remember it.
+
+    Raises:
+        RemoteUnreachable: whether it was pushed is seen by doing it again.
+        GitFault: the record cannot be written; the branch may have moved.
+
+    Safe: killed anywhere, again: a branch that holds the tip already is only remembered.
+    """
+    hub, branch = work.ledger.hub, ready.branch
+    if ready.old is None:
+        _forget_pr(work, branch, "is gone")
+    elif ready.over is not None:
+        _forget_pr(work, branch, "has been merged")
+    match remotes.push(hub, ready.remote, ready.tip, branch, ready.old):
+        case remotes.NotForward():  # it moved meanwhile
+            old = remotes.tip_of(hub, ready.remote, branch, is_push=True)
+            return _foreign(work, ready, old)
+        case remotes.Declined(says):
+            return Declined(ready.remote.name, branch, says, _is_upstream(work, branch))
+        case remotes.Pushed(old):
+            faults.reach("push.after_push")
+            remember(work, branch, ready.tip)
+            faults.reach("push.after_record")
+            return Delivered(ready.remote.name, branch, old, ready.tip, ready.there, ready.over)
+
+
+# The branch
+
+
+def default_branch(work: Workspace, view: View) -> str:
+    """As `[upstream] push_branch` says, for the newest run and whoever types.
+
+    Raises:
+        UsageError: it names a run and there was none, or what it names is no branch.
+    """
+    pattern = work.config.upstream.push_branch
+    runs = sorted(view.runs(), key=lambda run: run.started_at)
+    if "{run}" in pattern and not runs:
+        raise UsageError(
+            "there has been no run to name the branch after",
+            hint=f"swarm push --branch swarm/{work.config.target}",
+        )
+    filled = configuration.fill_branch(
+        pattern,
+        run=runs[-1].run if runs else "",
+        target=work.config.target,
+        user=_user(work) if "{user}" in pattern else "",
+    )
+    return _read_name(filled)
+
+
+def likely_branch(work: Workspace, view: View) -> str:
+    """What `swarm push` would push to, as far as that is known without the remote.
+
+    Raises:
+        UsageError: see `default_branch`.
+    """
+    given = _given(known_of(work, view), view.target)
+    return given[0] if given else default_branch(work, view)
+
+
+def _read_name(text: str) -> str:
+    try:
+        return configuration.read_branch(text)
+    except ValueError as error:
+        raise UsageError(f"--branch: {error}", hint="swarm push --branch swarm/work") from error
+
+
+def _user(work: Workspace) -> str:
+    for name in (user.user_name(work.checkout), person()):
+        try:
+            return fold(name)
+        except ValueError:  # nothing of it can stand in every branch's name
+            continue
+    return "user"
+
+
+def _given(known: Upstream, tip: str) -> list[str]:
+    """Branches whose last push was this commit, newest first."""
+    names = [push.branch for push in reversed(known.pushes) if push.oid == tip]
+    last = ((name, newest_push(known, name)) for name in dict.fromkeys(names))
+    return [name for name, push in last if push is not None and push.oid == tip]
+
+
+def _free_name(hub: Hub, ready: Ready) -> str:
+    """A branch like it that the remote lacks, or that only has to move forward."""
+    taken = remotes.tips_below(hub, ready.remote, f"{ready.branch}-")
+    number = 2
+    while True:
+        name = f"{ready.branch}-{number}"
+        held = taken.get(name)
+        is_ours = held is None or (hub.is_whole(held) and hub.contains(ready.tip, held))
+        if is_ours and not any(other.startswith(f"{name}/") for other in taken):
+            return name
+        number += 1
+
+
+def _foreign(work: Workspace, ready: Ready, old: str | None) -> Foreign:
+    return Foreign(
+        ready.remote.name,
+        ready.branch,
+        _theirs(work.ledger.hub, ready, old) if old is not None else None,
+        _free_name(work.ledger.hub, ready),
+        _is_upstream(work, ready.branch),
+        ready.is_default,
+    )
+
+
+def _theirs(hub: Hub, ready: Ready, old: str) -> Theirs | None:
+    there = replace(ready.remote, url=ready.remote.push_url)
+    try:
+        if not hub.is_whole(old) and remotes.fetch(hub, there, ready.branch) != old:
+            return None
+    except SwarmError:  # their words are a service; that they are there is the answer
+        return None
+    count = hub.git.run("rev-list", "--count", old, f"^{ready.tip}", "--").text
+    said = hub.git.run("log", "-1", "--format=%an%x00%s", old, "--").text
+    author, _, subject = (
+        said.encode("utf-8", "surrogateescape").decode("utf-8", "replace").partition("\0")
+    )
+    return Theirs(int(count), one_line(author, 60), one_line(subject, MOST_SAID))
+
+
+# What upstream has
+
+
+def _look(work: Workspace, view: View, remote: Remote) -> list[str]:
+    """Commits beyond which upstream lacks what the target has; as known when it has no answer."""
+    try:
+        return had_there(work, view, fetch(work))
+    except RemoteUnreachable:
+        if remote.url == remote.push_url:
+            raise
+    except SwarmError:  # no such branch, or one that git refuses
+        pass
+    known = known_of(work, view)
+    if known.tip is None or not work.ledger.hub.is_whole(known.tip):
+        return []
+    return had_there(work, view, Fetched(known.remote, known.branch, known.tip))
+
+
+def _is_within(hub: Hub, commit: str, tips: Iterable[str]) -> bool:
+    if not hub.reader.has(commit):
+        return False
+    but = [f"^{tip}" for tip in tips]
+    return not hub.git.run("rev-list", "--max-count=1", commit, *but, "--").lines
+
+
+def _is_upstream(work: Workspace, branch: str) -> bool:
+    return branch == (work.config.upstream.branch or work.config.target)
+
+
+# What is remembered
+
+
+def known_of(work: Workspace, view: View) -> Upstream:
+    """What is remembered of the configured branch of the remote."""
     settings = work.config.upstream
     return record_of(view, settings.remote, settings.branch or work.config.target)
 
 
-def _newest(record: Upstream, branch: str) -> Push | None:
+def newest_push(record: Upstream, branch: str) -> Push | None:
+    """The last one of a branch."""
     return next((push for push in reversed(record.pushes) if push.branch == branch), None)
 
 
-def _remember(work: Workspace, push: Push) -> None:
-    """Write what a branch holds."""
+def remember(work: Workspace, branch: str, oid: str, pr: str | None = None) -> None:
+    """Write what a branch holds, and the words of a pull request that was opened for it.
+
+    `pr` None: what is known of one stays.
+    """
 
     def decide(view: View) -> Draft[None]:
-        known = _record(work, view)
-        before = _newest(known, push.branch)
-        has_request = push.has_request or (before is not None and before.has_request)
-        if before is not None and (before.oid, before.has_request) == (push.oid, has_request):
+        known = known_of(work, view)
+        before = newest_push(known, branch)
+        said = pr if pr is not None or before is None else before.pr
+        if before is not None and (before.oid, before.pr) == (oid, said):
             return refuse(None)
-        after = msgspec.structs.replace(push, has_request=has_request, at=view.now)
-        says = f"{known.remote}/{push.branch} holds {push.oid[:7]}"
-        says += ", and its merge was asked for" if has_request else ""
+        after = Push(branch=branch, oid=oid, at=view.now, pr=said)
+        says = f"{known.remote}/{branch} holds {oid[:7]}"
+        says += ", and has a pull request" if said is not None else ""
         return Draft((_pushed(known, after, says),), None)
 
     work.ledger.append(decide)
 
 
-def _forget_request(work: Workspace, branch: str) -> None:
-    """The branch is not there: when it is new again its merge is asked for again.
+def _forget_pr(work: Workspace, branch: str, why: str) -> None:
+    """The pull request is over, or its branch gone: the next one is a new one.
 
     Before the push: killed after it, the next one finds a branch that is there.
     """
 
     def decide(view: View) -> Draft[None]:
-        known = _record(work, view)
-        before = _newest(known, branch)
-        if before is None or not before.has_request:
+        known = known_of(work, view)
+        before = newest_push(known, branch)
+        if before is None or before.pr is None:
             return refuse(None)
-        after = msgspec.structs.replace(before, has_request=False, at=view.now)
-        return Draft((_pushed(known, after, f"{known.remote}/{branch} is gone"),), None)
+        after = msgspec.structs.replace(before, pr=None, at=view.now)
+        return Draft((_pushed(known, after, f"{known.remote}/{branch} {why}"),), None)
 
     work.ledger.append(decide)
 
@@ -169,182 +356,3 @@ def _pushed(known: Upstream, push: Push, says: str) -> Event:
     record = msgspec.structs.replace(known, pushes=[p for p in pushes if p in kept])
     facts = {"Swarm-Branch": push.branch, "Swarm-Head": push.oid}
     return upstream_event("pushed", says, record, facts)
-
-
-# The request
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a team is asked to merge."""
-
-    title: str
-    body: str  # Markdown
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The configured command said yes."""
-
-    output: str
-
-
-@dataclass(frozen=True)
-class AskedBefore:
-    """The branch has a request, which shows what was pushed."""
-
-
-@dataclass(frozen=True)
-class NotAsked:
-    """The command failed; the branch is pushed all the same."""
-
-    why: str
-    output: str
-
-
-def ask(work: Workspace, delivered: Delivered) -> Asked | AskedBefore | NotAsked:
-    """Run `[upstream] pr` for a branch that was pushed; once as long as the branch is there.
-
-    Raises:
-        UsageError: no command is configured.
-
-    Safe: killed after the command and before it is remembered, it runs again the next time.
-    """
-    require_command(work)
-    folder = work.layout.runs / "requests"
-    folder.mkdir(parents=True, exist_ok=True)
-    name = hashlib.sha256(delivered.branch.encode()).hexdigest()[:16]
-    with (folder / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two who ask at once would both be the first
-        before = _newest(_record(work, work.ledger.view()), delivered.branch)
-        if before is not None and before.has_request:
-            return AskedBefore()
-        return _ask(work, delivered, folder / f"{name}.md", folder / f"{name}.log")
-
-
-def _ask(work: Workspace, delivered: Delivered, body: Path, log: Path) -> Asked | NotAsked:
-    settings = work.config.upstream
-    request = compose(work)
-    body.write_text(request.body, "utf-8", "replace")
-    facts = {
-        "SWARM_BRANCH": delivered.branch,
-        "SWARM_TARGET": settings.branch or work.config.target,
-        "SWARM_TITLE": request.title,
-        "SWARM_BODY_FILE": str(body),
-    }
-    own = {k: v for k, v in os.environ.items() if not k.startswith(("GIT_", "SWARM_"))}
-    with tempfile.TemporaryDirectory(prefix="swarm-") as tmpdir:
-        child = process.start(
-            process.Spec(
-                argv=("/bin/sh", "-c", configuration.fill_request(settings.pr)),
-                cwd=work.checkout,
-                env=own | facts | {"TMPDIR": tmpdir},
-                stdout=log,
-                output_cap=OUTPUT_CAP,
-                mark=f"push.{new_nonce()[:12]}",
-                time_limit=COMMAND_LIMIT,
-                grace=work.config.limits.grace,
-            )
-        )
-        try:
-            ended = child.wait()
-        except BaseException:
-            child.kill_now("interrupted")
-            child.wait(30)
-            raise
-    output = log.read_text("utf-8", "replace")
-    if ended is None or ended.exit_code != 0:
-        how = "timed out" if ended and ended.timed_out else f"exit code {ended and ended.exit_code}"
-        return NotAsked(how, output)
-    faults.reach("push.after_request")
-    push = Push(
-        branch=delivered.branch, oid=delivered.new, at=work.ledger.clock.now(), has_request=True
-    )
-    _remember(work, push)
-    return Asked(output)
-
-
-def require_command(work: Workspace) -> None:
-    """
-    Raises:
-        UsageError: no command is configured.
-    """
-    if not work.config.upstream.pr.strip():
-        raise UsageError(
-            "no command makes a pull request: [upstream] pr is empty",
-            hint='[upstream]\npr = "gh pr create --head {branch} --base {target} --title {title} '
-            '--body-file {body_file}"',
-        )
-
-
-def compose(work: Workspace) -> Request:
-    """The request's title and text: tasks, checks, costs of what upstream lacks."""
-    view, hub = work.ledger.view(), work.ledger.hub
-    without = [f"^{oid}" for oid in _there(work, view)]
-    steps = hub.git.run("rev-list", "--first-parent", "--reverse", view.target, *without).lines
-    landed: list[tuple[str, Done]] = []
-    others = 0
-    for oid in steps:
-        name = of_commit(hub.reader.commit(oid)).trailers.get("Swarm-Task", "")
-        done = readable(view.done, name) if name else None
-        if done is not None and done.landed == oid:
-            landed.append((name, done))
-        else:
-            others += 1
-    tasks = [row for row in landed if not _is_join(view, row[0])]
-    title = f"{work.checkout.name}: {len(tasks)} tasks by swarm"
-    if len(tasks) == 1:
-        title = _title(view, tasks[0][0])
-    return Request(one_line(title, 120), "\n".join(_body(work, view, tasks, others)) + "\n")
-
-
-def _there(work: Workspace, view: View) -> list[str]:
-    """Commits beyond which upstream lacks what the target has; as known when it does not answer."""
-    try:
-        return had_there(work, view, fetch(work))
-    except SwarmError:
-        known = _record(work, view)
-        if known.tip is None or not work.ledger.hub.reader.has(known.tip):
-            return []
-        return had_there(work, view, Fetched(known.remote, known.branch, known.tip))
-
-
-def _is_join(view: View, task: str) -> bool:
-    found = readable(view.task, task)
-    return found is not None and found.header.joins_history
-
-
-def _title(view: View, task: str) -> str:
-    found = readable(view.task, task)
-    return one_line(found.header.title, 120) if found is not None else task
-
-
-def _body(work: Workspace, view: View, tasks: list[tuple[str, Done]], others: int) -> Iterator[str]:
-    yield "Each of these landed by itself, after its checks had passed on the merged tree."
-    yield ""
-    for name, done in tasks[:MOST_LISTED]:
-        stat = ""
-        if done.previous is not None and done.landed is not None:
-            files, plus, minus = view.hub.diff_stat(done.previous, done.landed)
-            stat = f", {files} file{'s' if files != 1 else ''} +{plus} -{minus}"
-        again = f", attempt {done.token}" if done.token > 1 else ""
-        yield f"- {name}: {_title(view, name)} ({(done.landed or '')[:7]}{stat}{again})"
-    if len(tasks) > MOST_LISTED:
-        yield f"- and {len(tasks) - MOST_LISTED} more"
-    if others:
-        yield f"- and {others} commit{'s' if others != 1 else ''} that no task landed"
-    yield ""
-    for check in work.config.checks:
-        if check.when == "always":
-            key = judged(view.hub, check, view.target)
-            _, verdict = newest_verdict(view, view.tree, key, check.name)
-            yield f"- check {check.name} on {view.target[:7]}: {_said(verdict)}"
-    attempts = sum(done.token for _, done in tasks)
-    yield f"- cost: unknown, {attempts} attempt{'s' if attempts != 1 else ''}"
-
-
-def _said(verdict: Verdict | None) -> str:
-    if verdict is None:
-        return "not run"
-    took = f" in {verdict.runs[-1].seconds:.1f}s" if verdict.runs else ""
-    return verdict.verdict.replace("_", " ") + took

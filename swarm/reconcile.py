@@ -284,6 +284,24 @@ def _heed(
     wanted = request.find_wanted(setting.layout, lock)
     if wanted is None:
         return None
+    answer = end_as_wanted(ledger, setting, lock, wanted, saved, unmerged)
+    return None if isinstance(answer, claim.Fenced) else answer
+
+
+def end_as_wanted(
+    ledger: Ledger,
+    setting: Sweep,
+    lock: Lock,
+    wanted: request.Wanted,
+    saved: Saved | None,
+    unmerged: tuple[str, ...],
+) -> claim.Released | claim.Fenced:
+    """End a claim as a person or its agent wants it, its work saved before; nothing is wanted of
+    it after that, also when it had ended already.
+
+    Raises:
+        GitFault, HubUnusable: the claim stands, and what is wanted of it too.
+    """
     ending = wanted.ending(
         paths=unmerged,
         work=saved.work if saved else None,
@@ -291,8 +309,6 @@ def _heed(
     )
     mine = claim.Mine.of(lock)
     answer = claim.release(ledger, mine, ending, setting.bounds, by=wanted.by, park=True)
-    if isinstance(answer, claim.Fenced):
-        return None
     request.drop(setting.layout, lock)
     return answer
 

@@ -8,47 +8,54 @@ takes the place of a question, neither a stop nor another question.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 from swarm.claim import Ending
+from swarm.files import alone, put_whole
 from swarm.layout import Layout
 from swarm.ledger.records import Lock, Work
 from swarm.plumbing.refs import Move
 from swarm.slot import read_small
-from swarm.trailers import one_line
+from swarm.trailers import one_line, plain
 
-Kind = Literal["stop", "ask"]
 MOST_ASKED = 4000  # characters of all that one attempt asks
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """`runs/<run>/.stop/<task>` or `.ask/<task>/question`: this claim's attempt is to end."""
+class Stop(msgspec.Struct, frozen=True, kw_only=True):
+    """`runs/<run>/.stop/<task>`: a person ends this claim's attempt."""
 
-    kind: Kind
     nonce: str
-    by: str  # a person; of a question the agent that asks
-    text: str  # why; or the question, its lines kept
-    now: bool = False  # kill; else the adapter's signals and their grace
+    by: str
+    why: str = ""
+    is_now: bool = False  # kill; else the adapter's signals and their grace
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """`runs/<run>/.ask/<task>/question`: this claim's agent ends its attempt with a question."""
+
+    nonce: str
+    by: str  # the agent
+    text: str  # its lines kept
+
+
+Kind = TypeVar("Kind", Stop, Question)
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """All that is asked of one claim: at least one of the two."""
+    """All that is wanted of one claim: at least one of the two."""
 
-    stop: Request | None = None
-    ask: Request | None = None
+    stop: Stop | None = None
+    question: Question | None = None
 
     @property
-    def now(self) -> bool:
+    def is_now(self) -> bool:
         """Is there no time for the adapter's signals and their grace?"""
-        return self.stop is not None and self.stop.now
+        return self.stop is not None and self.stop.is_now
 
     @property
     def by(self) -> str:
@@ -58,17 +65,17 @@ class Wanted:
     @property
     def outcome(self) -> Literal["stopped", "asked"]:
         """A question stays one, whoever stops the attempt meanwhile."""
-        return "stopped" if self.ask is None else "asked"
+        return "stopped" if self.question is None else "asked"
 
     @property
     def says(self) -> str:
         """The sentence of the event."""
         parts = []
         if self.stop is not None:
-            why = f": {self.stop.text}" if self.stop.text else ""
+            why = f": {self.stop.why}" if self.stop.why else ""
             parts.append(f"stopped by {self.stop.by}{why}")
-        if self.ask is not None:
-            parts.append(self.ask.text)
+        if self.question is not None:
+            parts.append(self.question.text)
         return "; it asks: ".join(parts)
 
     def ending(
@@ -81,33 +88,31 @@ class Wanted:
     ) -> Ending:
         """How the attempt ends; a question that is no single line stands whole in `detail`."""
         says = one_line(f"{note}; {self.says}" if note else self.says)
-        asked = self.ask.text if self.ask is not None else says
+        asked = self.question.text if self.question is not None else says
         detail = asked if asked != says else ""
         return Ending(self.outcome, says, detail, paths=paths, work=work, moves=moves)
 
 
-def asks(layout: Layout, run: str, task: str) -> Path:
+def question_folder(layout: Layout, run: str, task: str) -> Path:
     """Where the agent of a task leaves a question: all that it has to be able to write for that."""
     return layout.runs / run / ".ask" / task
 
 
 def find_wanted(layout: Layout, lock: Lock) -> Wanted | None:
-    """What is asked of this very claim. Cheap enough for every poll."""
-    stop, ask = _read(layout, lock, "stop"), _read(layout, lock, "ask")
-    return Wanted(stop, ask) if stop is not None or ask is not None else None
+    """What is wanted of this very claim. Cheap enough for every poll."""
+    stop, question = _find_stop(layout, lock), _find_question(layout, lock)
+    return Wanted(stop, question) if stop is not None or question is not None else None
 
 
-def put(layout: Layout, lock: Lock, request: Request) -> None:
-    """Leave a request; an older one of its kind is replaced whole.
+def put_stop(layout: Layout, lock: Lock, stop: Stop) -> None:
+    """Leave a person's word; an earlier one is replaced whole.
 
     Raises:
-        OSError: it could not be written; an older one stands.
+        OSError: it could not be written; an earlier one stands.
     """
-    path = _path(layout, lock, request.kind)
+    path = _stop_path(layout, lock)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{lock.task}.{os.getpid()}")
-    temporary.write_bytes(msgspec.json.encode(request))
-    temporary.replace(path)
+    put_whole(path, msgspec.json.encode(stop))
 
 
 def add_question(layout: Layout, lock: Lock, question: str) -> bool:
@@ -120,62 +125,64 @@ def add_question(layout: Layout, lock: Lock, question: str) -> bool:
 
     Safe: any number at once.
     """
-    with _alone(_path(layout, lock, "ask").parent):
-        before = _read(layout, lock, "ask")
+    path = _question_path(layout, lock)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with alone(path.parent):
+        before = _find_question(layout, lock)
         text = question
         if before is not None:
-            if f"\n\n{before.text}".endswith(f"\n\n{question}"):
+            if has_asked(before.text, question):
                 return True
             text = f"{before.text}\n\n{question}"
         if len(text) > MOST_ASKED:
             return False
-        put(layout, lock, Request(kind="ask", nonce=lock.nonce, by=lock.agent, text=text))
+        asked = Question(nonce=lock.nonce, by=lock.agent, text=text)
+        put_whole(path, msgspec.json.encode(asked))
         return True
 
 
+def has_asked(asked: str, question: str) -> bool:
+    """Is the question one of those that were asked, each below the other?"""
+    return f"\n\n{question}\n\n" in f"\n\n{asked}\n\n"
+
+
 def drop(layout: Layout, lock: Lock) -> None:
-    """The attempt has ended; whatever was asked of it is done."""
-    for kind in ("stop", "ask"):
-        if _read(layout, lock, kind) is not None:
-            with contextlib.suppress(OSError):
-                _path(layout, lock, kind).unlink()
+    """The attempt has ended; whatever was wanted of it is done."""
+    with contextlib.suppress(OSError):
+        if _find_stop(layout, lock) is not None:
+            _stop_path(layout, lock).unlink()
+    with contextlib.suppress(OSError):
+        if _find_question(layout, lock) is not None:
+            _question_path(layout, lock).unlink()
 
 
-def _path(layout: Layout, lock: Lock, kind: Kind) -> Path:
+def _stop_path(layout: Layout, lock: Lock) -> Path:
     # Beside the folders of tasks, whose names never start with a dot.
-    if kind == "ask":
-        return asks(layout, lock.run, lock.task) / "question"
     return layout.runs / lock.run / ".stop" / lock.task
 
 
-def _read(layout: Layout, lock: Lock, kind: Kind) -> Request | None:
-    text = read_small(_path(layout, lock, kind))
+def _question_path(layout: Layout, lock: Lock) -> Path:
+    return question_folder(layout, lock.run, lock.task) / "question"
+
+
+def _find_stop(layout: Layout, lock: Lock) -> Stop | None:
+    found = _decoded(_stop_path(layout, lock), Stop)
+    return found if found is not None and found.nonce == lock.nonce else None
+
+
+def _find_question(layout: Layout, lock: Lock) -> Question | None:
+    found = _decoded(_question_path(layout, lock), Question)
+    if found is None or found.nonce != lock.nonce:
+        return None
+    # The agent can write there by itself.
+    return msgspec.structs.replace(found, text=plain(found.text)[:MOST_ASKED])
+
+
+def _decoded(path: Path, kind: type[Kind]) -> Kind | None:
+    text = read_small(path)
     if text is None:
         return None
     try:
-        request = msgspec.json.decode(text, type=Request)
+        return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError:
         return None
-    if request.nonce != lock.nonce or request.kind != kind:
-        return None
-    # The agent can write there by itself.
-    return msgspec.structs.replace(request, text=plain(request.text)[:MOST_ASKED])
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
-
-
-def plain(text: str) -> str:
-    """What a person or an agent wrote, its lines and tabs kept: whatever else is no printable
-    character becomes a space.
-    """
-    lines = text.replace("\r\n", "\n")
-    return "".join(c if c.isprintable() or c in "\n\t" else " " for c in lines).strip()

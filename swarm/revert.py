@@ -8,50 +8,83 @@ what others built on it is named, and judged by the checks.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarm import faults
 from swarm.change import compare
 from swarm.errors import NotFound
 from swarm.ledger.records import Done, QueueEntry, Task, TaskHeader, run_path
-from swarm.ledger.store import Draft, Ledger, refuse
+from swarm.ledger.store import Ledger
 from swarm.ledger.view import State, View, readable
 from swarm.merge import Attributes, Conflict, merge_trees
-from swarm.offer import Offer, next_id, offered
+from swarm.offer import REVERT, SYNC, Offer, Waits, iter_made, make, next_id
 from swarm.plumbing.hub import Hub
 from swarm.trailers import one_line
 from swarm.workspace import Workspace
 
-PREFIX = "revert"
+ROUNDS = 6  # times that what stands on it is added, to find a set that can be undone
+MOST_HINTED = 20  # tasks that a person is asked to name
+MOST_PATHS = 100  # of a conflict that are looked at for other people's commits
+MOST_COMMITS = 5  # that are named
 _AUTHOR = "swarm <swarm@swarm.invalid>"
 _LIVE = (State.OPEN, State.CLAIMED, State.QUEUED, State.HELD, State.PARKED)
 
 
 @dataclass(frozen=True)
-class Offered:
-    """A change that undoes these waits for the gate; `left` had been undone already."""
+class RevertQueued:
+    """A change that undoes these waits for the gate."""
 
     entry: QueueEntry
     undoes: tuple[str, ...]  # newest landing first
-    left: tuple[str, ...]
+    left: tuple[str, ...]  # the target has nothing of these any more
+    never: tuple[str, ...]  # landed, and changed no file
+
+    def says(self, target: str) -> str:
+        """One line for people; so for all outcomes of a command."""
+        entry, word = self.entry, "held" if self.entry.is_held else "queued"
+        stat = f"{entry.files} file{'s' if entry.files != 1 else ''}"
+        return f"{stat} +{entry.insertions} -{entry.deletions} on {target}, {word} as {entry.task}"
 
 
 @dataclass(frozen=True)
 class NothingLeft:
-    """The target has nothing of them any more."""
+    """The target has nothing of them; nothing was added."""
 
-    tasks: tuple[str, ...]
+    left: tuple[str, ...]  # any more
+    never: tuple[str, ...] = ()  # landed, and changed no file
+
+    def says(self, target: str) -> str:
+        said = [left_says(self.left, target)] if self.left else []
+        return "; ".join(said + ([never_says(self.never, target)] if self.never else []))
+
+
+def left_says(tasks: Sequence[str], target: str) -> str:
+    """Of tasks that were undone already, or whose work others took out."""
+    return f"{target} has nothing of {_named(tasks)} any more"
+
+
+def never_says(tasks: Sequence[str], target: str) -> str:
+    """Of tasks whose landing left every file as it was."""
+    return f"{_named(tasks)} changed no file of {target}"
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
 
 
 @dataclass(frozen=True)
-class OnItsWay:
-    """A task that undoes one of them has not ended: nothing was added."""
+class Later:
+    """A commit that no landing of a task's made, and that changed the same lines, it may be."""
 
-    task: str
-    state: State
-    undoes: tuple[str, ...]
+    oid: str
+    author: str  # printable
+    subject: str  # printable
+
+    def says(self) -> str:
+        """`3f9c2d1 by Ada "Tidy up"`."""
+        return f'{self.oid[:7]} by {self.author} "{self.subject}"'
 
 
 @dataclass(frozen=True)
@@ -61,6 +94,14 @@ class Entangled:
     task: str
     paths: tuple[str, ...]
     later: tuple[str, ...]  # landed tasks that changed these paths since, newest first
+    commits: tuple[Later, ...]  # of people and of upstream that did, newest first
+    together: tuple[str, ...]  # what can be undone at once, the wanted ones last; empty: not known
+
+    def says(self, target: str) -> str:
+        by = [*self.later[:5], *(commit.says() for commit in self.commits)]
+        named = ", ".join(one_line(path, 80) for path in self.paths[:5])
+        changed = f"{named} was changed again" + (f" by {', '.join(by)}" if by else "")
+        return f"{self.task} cannot be undone by itself: {changed}"
 
 
 @dataclass(frozen=True)
@@ -70,8 +111,11 @@ class NotLanded:
     task: str
     state: State
 
+    def says(self, target: str) -> str:
+        return f"{self.task} is {self.state.value}: nothing of it is in {target}"
 
-Answer = Offered | NothingLeft | OnItsWay | Entangled | NotLanded
+
+Answer = RevertQueued | NothingLeft | Waits | Entangled | NotLanded
 
 
 def landed_in(ledger: Ledger, run: str) -> list[str]:
@@ -102,7 +146,7 @@ def landed_in(ledger: Ledger, run: str) -> list[str]:
 def dependants(ledger: Ledger, view: View, tasks: Sequence[str]) -> list[tuple[str, State, str]]:
     """(task, its state, what it needs) of all that build on these, directly or through others.
 
-    By distance, then id; cancelled ones are left out.
+    By distance, then id; cancelled ones, and landed ones that were undone, are left out.
     """
     builds_on: dict[str, list[str]] = {}
     for task, needs in ledger.index.needs(view).items():
@@ -118,7 +162,8 @@ def dependants(ledger: Ledger, view: View, tasks: Sequence[str]) -> list[tuple[s
                     fresh.setdefault(task, need)
         found |= dict(sorted(fresh.items()))
         ring = sorted(fresh)
-    known = ((task, view.state(task), need) for task, need in found.items())
+    undone = find_undone(view)
+    known = ((task, view.state(task), need) for task, need in found.items() if task not in undone)
     return [row for row in known if row[1] is not State.CANCELLED]
 
 
@@ -131,11 +176,15 @@ def undone_by(view: View, task: str) -> list[str]:
     ]
 
 
-def find_undone(view: View) -> dict[str, str]:
-    """Landed tasks that the target has no more, each with the newest task that undid it."""
+def find_undone(view: View, without: Collection[str] = ()) -> dict[str, str]:
+    """Landed tasks that the target has no more, each with the newest task that undid it.
+
+    Args:
+        without: tasks that count as not landed.
+    """
     by: dict[str, list[str]] = {}
     for other in _reverts(view):
-        if view.state(other.id) is State.LANDED:
+        if other.id not in without and view.state(other.id) is State.LANDED:
             for task in other.header.undoes:
                 by.setdefault(task, []).append(other.id)
 
@@ -147,9 +196,7 @@ def find_undone(view: View) -> dict[str, str]:
 
 
 def _reverts(view: View) -> Iterator[Task]:
-    number = 1
-    while view.state(name := f"{PREFIX}-{number}") is not State.ABSENT:
-        number += 1
+    for name in iter_made(view, REVERT):
         found = readable(view.task, name)
         if found is not None and found.header.undoes:
             yield found
@@ -175,57 +222,116 @@ def revert(work: Workspace, tasks: Sequence[str]) -> Answer:
 def _revert(work: Workspace, view: View, tasks: tuple[str, ...]) -> Answer | None:
     """None: the target moved meanwhile."""
     hub = work.ledger.hub
-    landings: dict[str, Done] = {}
     for task in tasks:
-        done = view.done(task) if view.state(task) is State.LANDED else None
-        if done is None or done.landed is None or not hub.contains(view.target, done.landed):
+        if _landing(view, task) is None:
             return NotLanded(task, view.state(task))
-        landings[task] = done
-    on_its_way = _find_live(view, tasks)
-    if on_its_way is not None:
-        return on_its_way
-    gone = find_undone(view)
-    left = [task for task in tasks if task in gone]
-    for task in left:
-        del landings[task]
-    if not landings:
-        return NothingLeft(tasks)
+    waits = _find_live(view, tasks)
+    if waits is not None:
+        return waits
+    undoing = _undo(view, tasks)
+    if isinstance(undoing, _Clash):
+        done = _landing(view, undoing.task)
+        assert done is not None
+        return Entangled(
+            undoing.task,
+            undoing.paths,
+            _later(view, done, undoing.paths),
+            _later_commits(view, done, undoing.paths),
+            _together(view, tasks, undoing),
+        )
+    never = tuple(task for task in undoing.left if _is_empty(view, task))
+    left = tuple(task for task in undoing.left if task not in never)
+    if not undoing.undone:
+        return NothingLeft(left, never)
+    differs = compare(hub, view.target, view.target, undoing.head, work.rules)
+
+    def decide(now: View) -> Offer | None:
+        if now.target != view.target or _find_live(now, tasks) is not None:
+            return None
+        return Offer("revert", _task(now, undoing.undone), undoing.head, differs)
+
+    entry = make(work.ledger, work.rules, decide)
+    return RevertQueued(entry, undoing.undone, left, never) if entry is not None else None
+
+
+def _landing(view: View, task: str) -> Done | None:
+    """The record of a task that the target has; None: it has it not."""
+    done = view.done(task) if view.state(task) is State.LANDED else None
+    if done is None or done.landed is None or not view.hub.contains(view.target, done.landed):
+        return None
+    return done
+
+
+def _is_empty(view: View, task: str) -> bool:
+    """Did its landing leave every file as it was?"""
+    done, reader = _landing(view, task), view.hub.reader
+    if done is None or done.landed is None or done.previous is None:
+        return False
+    return reader.tree_of(done.landed) == reader.tree_of(done.previous)
+
+
+def _find_live(view: View, tasks: Sequence[str]) -> Waits | None:
+    for other in _reverts(view):
+        state, undoes = view.state(other.id), other.header.undoes
+        if state in _LIVE and set(tasks) & set(undoes):
+            brings = tuple(task for task in tasks if task in undoes)
+            return Waits(other.id, state, brings, tuple(t for t in tasks if t not in undoes))
+    return None
+
+
+@dataclass(frozen=True)
+class _Undoing:
+    """A commit on top of the target in which these are undone; on no ref."""
+
+    head: str
+    undone: tuple[str, ...]  # newest landing first
+    left: tuple[str, ...]  # there was nothing to undo of these
+
+
+@dataclass(frozen=True)
+class _Clash:
+    """The first of them that cannot be undone."""
+
+    task: str
+    paths: tuple[str, ...]
+
+
+def _undo(view: View, tasks: Sequence[str]) -> _Undoing | _Clash:
+    """Undo landed tasks on top of the target; only objects are written."""
+    hub = view.hub
+    gone = find_undone(view, without=tasks)  # what they undid is back once they are undone
+    landings = {task: done for task in tasks if task not in gone and (done := _landing(view, task))}
     undone: list[str] = []
     head = view.target
     with tempfile.TemporaryDirectory(prefix="swarm-") as folder:
         rules = Attributes(hub, Path(folder)).at(hub.reader.tree_of(view.target))
-        for task in _newest_first(hub, view.target, landings):
+        for task in _newest_first(hub, view.target, landings) if landings else ():
             merged = merge_trees(hub, head, _before(hub, view, landings[task]), rules)
             if isinstance(merged, Conflict):
-                later = _later(view, landings[task], merged.paths)
-                return Entangled(task, merged.paths, later)
+                return _Clash(task, merged.paths)
             if merged.tree != hub.reader.tree_of(head):
                 head = _step(hub, view, task, landings[task], merged.tree, head)
                 undone.append(task)
-    if not undone:
-        return NothingLeft(tasks)
-    rest = tuple(task for task in tasks if task not in undone)
-    differs = compare(hub, view.target, view.target, head, work.rules)
-
-    def decide(now: View) -> Draft[Answer | None]:
-        if now.target != view.target or _find_live(now, tasks) is not None:
-            return refuse(None)
-        offer = Offer("revert", _task(now, undone), head, differs)
-        events, move, entry = offered(work.ledger, now, offer, work.rules)
-        return Draft(events, Offered(entry, tuple(undone), rest), (move,))
-
-    answer = work.ledger.append(decide)
-    faults.reach("offer.after_transact")
-    return answer
+    if hub.reader.tree_of(head) == hub.reader.tree_of(view.target):
+        head, undone = view.target, []  # a revert and what it undid
+    return _Undoing(head, tuple(undone), tuple(task for task in tasks if task not in undone))
 
 
-def _find_live(view: View, tasks: Iterable[str]) -> OnItsWay | None:
-    wanted = set(tasks)
-    for other in _reverts(view):
-        state = view.state(other.id)
-        if state in _LIVE and wanted & set(other.header.undoes):
-            return OnItsWay(other.id, state, tuple(other.header.undoes))
-    return None
+def _together(view: View, tasks: tuple[str, ...], clash: _Clash) -> tuple[str, ...]:
+    """These and the later ones that stand on them, if all that can be undone at once."""
+    wanted = tasks
+    for _ in range(ROUNDS):
+        done = _landing(view, clash.task)
+        later = _later(view, done, clash.paths) if done is not None else ()
+        more = tuple(task for task in later if task not in wanted and _landing(view, task))
+        wanted = (*more, *wanted)
+        if not more or len(wanted) > MOST_HINTED or _find_live(view, wanted) is not None:
+            return ()
+        tried = _undo(view, wanted)
+        if isinstance(tried, _Undoing):
+            return wanted if tried.undone else ()
+        clash = tried
+    return ()
 
 
 def _newest_first(hub: Hub, target: str, landings: dict[str, Done]) -> list[str]:
@@ -265,22 +371,65 @@ def _step(hub: Hub, view: View, task: str, done: Done, tree: str, parent: str) -
 def _later(view: View, done: Done, paths: Sequence[str]) -> tuple[str, ...]:
     """Tasks that landed after it and changed one of these paths, newest first."""
     hub, wanted = view.hub, set(paths)
+    return tuple(
+        task
+        for task, landing in _landings_since(view, done)
+        if wanted.intersection(hub.changed_paths(landing.previous or "", landing.landed or ""))
+    )
+
+
+def _landings_since(view: View, done: Done) -> list[tuple[str, Done]]:
+    """What landed after it, newest first."""
+    # What upstream's own commit brought in has no word of ours in it.
+    syncs = {
+        landing.landed: task
+        for task in iter_made(view, SYNC)
+        if (landing := readable(view.done, task)) is not None and landing.landed is not None
+    }
     own = "--format=%H %(trailers:key=Swarm-Task,valueonly,separator=%x20)"
-    found: list[str] = []
-    for row in hub.git.run("log", "-z", own, view.target, f"^{done.landed}").fields:
-        oid, _, name = row.partition(" ")
-        landing = readable(view.done, name) if name and name.isascii() else None
+    found: list[tuple[str, Done]] = []
+    for row in view.hub.git.run("log", "-z", own, view.target, f"^{done.landed}").fields:
+        oid, _, named = row.partition(" ")
+        name = syncs.get(oid) or (named if named.isascii() else "")
+        landing = readable(view.done, name) if name else None
         if landing is None or landing.landed != oid or landing.previous is None:
             continue  # an agent's commit may say anything
-        if wanted.intersection(hub.changed_paths(landing.previous, oid)):
-            found.append(name)
-    return tuple(found)
+        found.append((name, landing))
+    return found
+
+
+def _later_commits(view: View, done: Done, paths: Sequence[str]) -> tuple[Later, ...]:
+    """Commits since that changed one of these paths and that no task of ours made, newest first."""
+    git = view.hub.git
+    made: set[str] = set()
+    for task, landing in _landings_since(view, done):
+        known = readable(view.task, task)
+        if known is None or not known.header.joins_history:
+            made.update(git.run("rev-list", landing.landed or "", f"^{landing.previous}").lines)
+    listed = git.run(
+        "--literal-pathspecs",
+        "log",
+        "-z",
+        "--no-merges",
+        "--full-history",
+        "--format=%H%x1f%an%x1f%s",
+        view.target,
+        f"^{done.landed}",
+        "--",
+        *paths[:MOST_PATHS],
+    ).fields
+    found: list[Later] = []
+    for row in listed:
+        oid, author, subject = row.split("\x1f", 2)
+        if oid not in made:
+            found.append(Later(oid, one_line(author, 30), one_line(subject, 50)))
+    return tuple(found[:MOST_COMMITS])
 
 
 def _task(view: View, undone: Sequence[str]) -> Task:
     named = undone[0] if len(undone) == 1 else f"{len(undone)} tasks"
     header = TaskHeader(
-        id=next_id(view, PREFIX),
+        id=next_id(view, REVERT),
         title=f"Undo {named}",
         added_at=view.now,
         priority=100,

@@ -23,6 +23,7 @@ import msgspec
 
 from swarm import faults
 from swarm.errors import GitFault
+from swarm.files import put_whole
 from swarm.ids import is_oid
 from swarm.ledger.records import Lock
 from swarm.plumbing.git import Git
@@ -734,9 +735,7 @@ def _write_file(path: Path, data: bytes) -> None:
     """Replace a file whole; what an agent left at its place (a folder, a link) goes first."""
     if path.is_symlink() or path.is_dir():
         _remove_tree(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    put_whole(path, data)
 
 
 def _remove_tree(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is said to work that goes on, and by it: pause, resume, stop; a question and its answer.
+"""What is said to work that goes on, and by it: pause, resume, stop; a question.
 
 Enters: a person's word, or an agent's. Leaves: an event, a request that a loop heeds, a signal, or
 why not. Guards: only a process proved to be the runner is signalled; an attempt's work is saved
@@ -19,21 +19,20 @@ import msgspec
 import psutil
 
 from swarm import process, request
-from swarm.claim import Fenced, Mine, Released, check_fence, find_lock, release
+from swarm.claim import Fenced, Mine, Released, check_fence, find_lock
 from swarm.errors import Exit, HubUnusable, SwarmError
 from swarm.layout import Layout
 from swarm.ledger import records
 from swarm.ledger.events import Event
-from swarm.ledger.outcome import question_of
-from swarm.ledger.records import Attempts, Lock, Paused, Run, Told
+from swarm.ledger.records import Lock, Paused, Run
 from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import State, View
 from swarm.liveness import alive_path, is_flock_free
-from swarm.reconcile import Report, Sweep, save_slot
-from swarm.request import Request, Wanted
+from swarm.reconcile import Report, Sweep, end_as_wanted, save_slot
+from swarm.request import Stop, Wanted
 from swarm.slot import Slot
-from swarm.task import Refusal, reopened
-from swarm.trailers import one_line
+from swarm.task import Refusal
+from swarm.trailers import one_line, plain
 
 _DRAINING = ".stop/.drain"  # below the run's folder
 
@@ -91,8 +90,8 @@ def _gate_event(view: View, kind: str, says: str, paused: Paused | None, by: str
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Its runner lives here and ends the attempt at its next look."""
+class RunnerEnds:
+    """Its runner ends the attempt at its next look."""
 
     lock: Lock
 
@@ -107,8 +106,8 @@ class Stopped:
 
 
 def stop_task(
-    ledger: Ledger, setting: Sweep, task: str, *, by: str, why: str = "", now: bool = False
-) -> Asked | Stopped | Refusal:
+    ledger: Ledger, setting: Sweep, task: str, *, by: str, why: str = "", is_now: bool = False
+) -> RunnerEnds | Stopped | Refusal:
     """End one task's attempt: its work is kept, it is no strike, and it waits for a person.
 
     It is parked, since an idle loop would claim it again at once.
@@ -124,15 +123,15 @@ def stop_task(
         return refusal
     lock = find_lock(view, task)
     assert lock is not None
-    stop = Request(kind="stop", nonce=lock.nonce, by=by, text=one_line(why), now=now)
+    stop = Stop(nonce=lock.nonce, by=by, why=one_line(why), is_now=is_now)
     is_free = is_flock_free(alive_path(setting.layout.runs, lock.runner))
     if is_free is False:
-        request.put(setting.layout, lock, stop)
-        return Asked(lock)
+        request.put_stop(setting.layout, lock, stop)
+        return RunnerEnds(lock)
     if is_free is None and lock.host != socket.gethostname():
         return Refusal(task, f"its agent runs on {lock.host}", f"type it on {lock.host}")
     before = request.find_wanted(setting.layout, lock)
-    answer = _end_here(ledger, setting, lock, Wanted(stop, before.ask if before else None))
+    answer = _end_here(ledger, setting, lock, Wanted(stop, before.question if before else None))
     match answer:
         case Fenced():
             return Refusal(task, f"too late: {answer.now}", f"swarm show {task}")
@@ -180,32 +179,26 @@ def _end_here(
         saved, unresolved = save_slot(ledger, setting, lock, held, report)
         if report.kept:
             return Refusal(lock.task, f"its work could not be saved: {report.kept[0]}")
-        ending = wanted.ending(
-            paths=unresolved,
-            work=saved.work if saved else None,
-            moves=saved.moves if saved else (),
-        )
-        answer = release(ledger, Mine.of(lock), ending, setting.bounds, by=wanted.by, park=True)
+        answer = end_as_wanted(ledger, setting, lock, wanted, saved, unresolved)
     finally:
         if slot is not None:
             slot.close()
-    request.drop(setting.layout, lock)
     if isinstance(answer, Fenced):
         return answer
     return Stopped(lock, answer, tuple(report.rescued))
 
 
-# A question, and its answer
+# A question
 
 
 def ask(
     ledger: Ledger, setting: Sweep, mine: Mine, question: str
-) -> Asked | Stopped | Refusal | Fenced:
+) -> RunnerEnds | Stopped | Refusal | Fenced:
     """End an agent's own attempt with a question: its work is kept, it is no strike, and the task
     waits for a person.
 
-    `Asked` also where nobody can end the attempt now: whoever ends its claim heeds the question.
-    A second one is asked below the first.
+    `RunnerEnds` also where nobody can end the attempt now: whoever ends its claim heeds the
+    question. A second one is asked below the first.
 
     Raises:
         SwarmError: the question could not be written; nothing was asked.
@@ -214,7 +207,7 @@ def ask(
     Safe: the attempt may end meanwhile, by itself or by a person's word: the question is not lost
     while the claim stands.
     """
-    question = request.plain(question)
+    question = plain(question)
     view = ledger.view()
     fenced = _why_fenced(view, mine)
     lock = find_lock(view, mine.task)
@@ -242,7 +235,7 @@ def ask(
     view = ledger.view()
     fenced = _why_fenced(view, mine)
     if fenced is None or _was_asked(view, mine.task, question):
-        return Asked(lock)
+        return RunnerEnds(lock)
     request.drop(setting.layout, lock)
     return fenced
 
@@ -250,7 +243,7 @@ def ask(
 def _was_asked(view: View, task: str, question: str) -> bool:
     with contextlib.suppress(records.Undecodable):
         parked = view.parked(task)
-        return parked is not None and question in (parked.question or "")
+        return parked is not None and request.has_asked(parked.question or "", question)
     return False
 
 
@@ -259,97 +252,6 @@ def _why_fenced(view: View, mine: Mine) -> Fenced | None:
     if fenced is None and view.state(mine.task) is not State.CLAIMED:
         return Fenced(mine.task, mine.token, "its change is sealed")
     return fenced
-
-
-MOST_TOLD = 16 * 1024  # bytes of one text
-KEPT = 20  # texts of a task, the newest
-KEPT_BYTES = 64 * 1024  # of these and their questions; the newest is always kept
-
-
-@dataclass(frozen=True)
-class Heard:
-    """The next attempt of the task is told so."""
-
-    task: str
-    was: State
-    token: int  # of its last attempt
-    is_new: bool  # False: the same was said before, and nothing has happened since
-    question: str | None  # that it answers
-
-
-def tell(ledger: Ledger, task: str, text: str, by: str) -> Heard | Refusal:
-    """Say something to whoever works on a task next; one that waits for a person is opened again.
-
-    Safe: twice is told once, unless an attempt began, or the task was parked, in between.
-    """
-    text, by = request.plain(text), one_line(by, 80)
-
-    def decide(view: View) -> Draft[Heard | Refusal]:
-        refusal = _why_deaf(view, task)
-        if refusal is not None:
-            return refuse(refusal)
-        state, attempts = view.state(task), view.attempts(task)
-        assert attempts is not None
-        is_parked = state is State.PARKED
-        newest = [(told.text, told.by, told.token) for told in attempts.told[-1:]]
-        if newest == [(text, by, attempts.token)] and not is_parked:
-            return refuse(Heard(task, state, attempts.token, False, None))
-        question = _unanswered(attempts, is_parked=is_parked)
-        told = Told(text=text, by=by, at=view.now, token=attempts.token, question=question)
-        after = msgspec.structs.replace(attempts, told=_newest([*attempts.told, told]))
-        edits: dict[str, bytes | None] = {records.attempts_path(task): records.encode(after)}
-        says = f"{by}: {one_line(text)}"
-        event = Event("told", says, edits, task, "", after.token, {"Swarm-By": by})
-        heard = Heard(task, state, after.token, True, question)
-        if not is_parked:
-            return Draft((event,), heard)
-        return Draft((event, reopened(view, task, after, by)), heard)
-
-    return ledger.append(decide)
-
-
-def _why_deaf(view: View, task: str) -> Refusal | None:
-    """Why nobody would ever be told, or None."""
-    state, ill = view.state(task), view.why_damaged(task)
-    if state is State.DAMAGED or ill is not None:
-        return Refusal(
-            task, f"its records are damaged: {ill or 'they do not go together'}", "swarm doctor"
-        )
-    if state is State.LANDED:
-        return Refusal(task, "it has landed", f"swarm show {task}")
-    if state is State.CANCELLED:
-        return Refusal(task, "it is cancelled", f"swarm task reopen {task}")
-    if view.is_landing(task):
-        return Refusal(task, "it is landing now", f"swarm show {task}")
-    parked = view.parked(task)
-    if parked is not None and parked.reason == "lost":
-        return Refusal(task, f"it is lost: {parked.message}", f"swarm task reopen {task}")
-    if view.attempts(task) is None:
-        return Refusal(
-            task, "nobody has worked on it yet: write it into the task", f"swarm task edit {task}"
-        )
-    return None
-
-
-def _unanswered(attempts: Attempts, *, is_parked: bool) -> str | None:
-    """The question that the last attempt ended with, unless somebody has answered it."""
-    last = attempts.last
-    if last is None:
-        return None
-    known = [told.question for told in attempts.told if told.token >= last.token]
-    question = question_of(last)
-    return question if is_parked or question not in known else None
-
-
-def _newest(told: list[Told]) -> list[Told]:
-    kept: list[Told] = []
-    room = KEPT_BYTES
-    for one in reversed(told[-KEPT:]):
-        room -= len(one.text.encode()) + len((one.question or "").encode())
-        if kept and room < 0:
-            break
-        kept.insert(0, one)
-    return kept
 
 
 # A whole run
@@ -380,7 +282,7 @@ def is_draining(layout: Layout, run: Run) -> bool:
     return (layout.runs / run.run / _DRAINING).exists()
 
 
-def stop_run(layout: Layout, run: Run, *, now: bool) -> None:
+def stop_run(layout: Layout, run: Run, *, is_now: bool) -> None:
     """SIGINT (finish what runs, claim nothing new), or SIGTERM (end everything, keep the work).
 
     Raises:
@@ -389,11 +291,11 @@ def stop_run(layout: Layout, run: Run, *, now: bool) -> None:
     if run.host != socket.gethostname():
         raise NotProved(f"{run.run} works on {run.host}", hint=f"type it on {run.host}")
     with _proved(layout, run) as send:
-        if not now:
+        if not is_now:
             marker = layout.runs / run.run / _DRAINING
             marker.parent.mkdir(parents=True, exist_ok=True)
             marker.touch()
-        send(signal.SIGTERM if now else signal.SIGINT)
+        send(signal.SIGTERM if is_now else signal.SIGINT)
 
 
 class _Send:

@@ -34,12 +34,13 @@ from swarm.ledger.view import State, View
 from swarm.liveness import Alive, beat
 from swarm.loop import Idle, Loop, Setting
 from swarm.notify import Notifier
+from swarm.offer import Waits
 from swarm.overview.disk import measure_disk
 from swarm.overview.live import Live, live_path, read_live, write_live
 from swarm.plumbing.hub import LEDGER
 from swarm.reconcile import Report, Sweep, close_runs, rescue_leftovers, sweep
 from swarm.slot import Slot
-from swarm.upstream import Offered, Rewritten, Sync, Waits, bring, fetch
+from swarm.upstream import Rewritten, Sync, SyncQueued, bring, fetch
 from swarm.watch import Watch
 from swarm.workspace import Workspace
 
@@ -105,14 +106,20 @@ class Supervisor:
         setting = self.setting
         return Sweep(setting.layout, setting.rules, setting.bounds, setting.config.limits.grace)
 
-    def sync_first(self, on_wait: Callable[[], None] | None = None) -> Sync | None:
+    def sync_first(
+        self,
+        on_wait: Callable[[], None] | None = None,
+        is_unwanted: Callable[[], bool] | None = None,
+    ) -> Sync | None:
         """Bring upstream in before the first agent starts, and wait for the gate's word on it.
+
+        `is_unwanted` is asked now and then while the remote is spoken to; its yes ends that.
 
         None: it could not be looked at, which is noted; the run goes on with what there is.
         """
         self._live()
-        answer = self._sync()
-        task = answer.entry.task if isinstance(answer, Offered) else None
+        answer = self._sync(is_unwanted or self._is_over.is_set)
+        task = answer.entry.task if isinstance(answer, SyncQueued) else None
         if isinstance(answer, Waits):  # an earlier one may be queued still
             task = answer.task
         while task is not None and self.ledger.view().state(task) is State.QUEUED:
@@ -128,13 +135,12 @@ class Supervisor:
                 on_wait()
         return answer
 
-    def _sync(self) -> Sync | None:
+    def _sync(self, is_unwanted: Callable[[], bool]) -> Sync | None:
         try:
-            is_unwanted = self._is_over.is_set
             fetched = fetch(self._work, is_unwanted)
             answer = bring(self._work, fetched, is_unwanted=is_unwanted)
         except (SwarmError, OSError) as error:  # OSError: a disk is full
-            if not self._is_over.is_set():
+            if not is_unwanted():
                 self._note(error)
             return None
         if isinstance(answer, Rewritten):
@@ -371,7 +377,7 @@ class Supervisor:
     def _sync_thread(self, every: timedelta) -> None:
         """Looks at upstream now and then; its change goes through the gate like any other."""
         while not self._is_over.wait(every.total_seconds()):
-            self._sync()
+            self._sync(self._is_over.is_set)
 
     def _keep_cap(self) -> None:
         """Above `max_total` idle worktrees are removed: of free slots here, of loops by themselves.

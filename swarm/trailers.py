@@ -29,6 +29,14 @@ def one_line(text: str, limit: int = _MAX_LINE) -> str:
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 
+def plain(text: str) -> str:
+    """Untrusted text, its lines and tabs kept: whatever else is no printable character becomes a
+    space.
+    """
+    lines = text.replace("\r\n", "\n")
+    return "".join(c if c.isprintable() or c in "\n\t" else " " for c in lines).strip()
+
+
 class Message(NamedTuple):
     """The parts of a commit message of ours."""
 

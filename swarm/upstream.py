@@ -1,38 +1,33 @@
-"""The user's own remote branch: what it has comes in through the gate, what landed goes out.
+"""What the user's own remote branch has comes in, as a change through the gate.
 
-Enters: a workspace whose checkout names the remote. Leaves: a queued change, or a pushed branch.
-Guards: nothing is forced in either direction; history that was rewritten is never taken unasked;
-the checkout is only read.
+Enters: a workspace whose checkout names the remote. Leaves: a queued change, or why there is none.
+Guards: history that was rewritten is never taken unasked; the checkout is only read.
 """
 
 from __future__ import annotations
 
 import shlex
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
 from swarm import faults
 from swarm.change import compare
-from swarm.errors import GitFault, SwarmError
+from swarm.errors import SwarmError
 from swarm.ledger import records
 from swarm.ledger.events import Event
-from swarm.ledger.records import PERSON, Push, QueueEntry, Task, TaskHeader, Upstream
+from swarm.ledger.records import MANY_STRIKES, PERSON, QueueEntry, Task, TaskHeader, Upstream
 from swarm.ledger.store import Draft, refuse
 from swarm.ledger.view import State, View, readable
-from swarm.merge import Attributes, Clean, merge_trees
-from swarm.offer import Offer, next_id, offered
+from swarm.offer import SYNC, Offer, Waits, iter_made, make, next_id
+from swarm.plumbing import checkout as user
 from swarm.plumbing import remote as remotes
 from swarm.plumbing.hub import Hub
+from swarm.same import Same, find_same, join, tips_there
+from swarm.task import cancelled
 from swarm.workspace import Workspace
 
-PREFIX = "sync"
-MANY_STRIKES = 1000  # upstream may be red for long: each new commit of it is tried
-LOOKED_AT = 200  # of upstream's own commits, for a squash of what we pushed
-MOST_MERGED = 400  # merges tried to find one
 _ENDED = (State.ABSENT, State.LANDED, State.CANCELLED)
 
 
@@ -49,45 +44,37 @@ class Fetched:
         """`origin/main`."""
         return f"{self.remote}/{self.branch}"
 
+    @property
+    def at(self) -> str:
+        """`origin/main 3f9c2d1`."""
+        return f"{self.name} {self.tip[:7]}"
+
 
 @dataclass(frozen=True)
 class UpToDate:
     """The target has all of it."""
 
     fetched: Fetched
-    left: str | None  # a task of an earlier sync that is not needed any more
+    ended: str | None = None  # a task of an earlier sync, not needed any more: cancelled with this
+    left: str | None = None  # such a task at which somebody works
 
     def says(self, target: str) -> str:
-        """One line for people; so for all answers."""
-        return f"{target} has all of {self.fetched.name} {self.fetched.tip[:7]}"
+        """One line for people; so for all outcomes of a command."""
+        return f"{target} has all of {self.fetched.at}"
 
 
 @dataclass(frozen=True)
-class Offered:
+class SyncQueued:
     """It is on its way: a change that waits for the gate."""
 
     fetched: Fetched
     entry: QueueEntry
     commits: int  # of upstream that the target lacks
-    same_as: tuple[str, str] | None  # (upstream's commit, ours) that were seen to be the same
+    same: Same | None  # what upstream has of ours under another name
 
     def says(self, target: str) -> str:
         many = f"{self.commits} commit{'s' if self.commits != 1 else ''}"
-        where = f"{self.fetched.name} {self.fetched.tip[:7]}"
-        return f"{where}: {many} that {target} lacks, queued as {self.entry.task}"
-
-
-@dataclass(frozen=True)
-class Waits:
-    """An earlier sync has not ended: nothing was added."""
-
-    fetched: Fetched
-    task: str
-    state: State
-
-    def says(self, target: str) -> str:
-        where = f"{self.fetched.name} {self.fetched.tip[:7]}"
-        return f"{where} waits: {self.task} is {self.state.value}"
+        return f"{self.fetched.at}: {many} that {target} lacks, queued as {self.entry.task}"
 
 
 @dataclass(frozen=True)
@@ -98,13 +85,15 @@ class Rewritten:
     known: str
 
     def says(self, target: str) -> str:
-        return (
-            f"{self.fetched.name} was rewritten: it lacks {self.known[:7]}, which it had before; "
-            f"nothing was taken"
-        )
+        return rewritten_says(self.fetched.name, self.known)
 
 
-Sync = UpToDate | Offered | Waits | Rewritten
+def rewritten_says(name: str, known: str) -> str:
+    """Of a branch that lacks a commit which it had."""
+    return f"{name} was rewritten: it lacks {known[:7]}, which it had before; nothing was taken"
+
+
+Sync = UpToDate | SyncQueued | Waits | Rewritten
 
 
 def fetch(work: Workspace, is_unwanted: Callable[[], bool] | None = None) -> Fetched:
@@ -122,11 +111,10 @@ def fetch(work: Workspace, is_unwanted: Callable[[], bool] | None = None) -> Fet
     remote = remotes.find_remote(work.checkout, settings.remote, is_unwanted)
     tip = remotes.fetch(work.ledger.hub, remote, branch)
     if tip is None:
-        raise SwarmError(
-            f"{settings.remote} has no branch {branch}",
-            hint=f"git push {shlex.quote(settings.remote)} {shlex.quote(branch)}\n"
-            'or in swarm.toml, below [upstream]: branch = "its name there"',
-        )
+        hint = 'in swarm.toml, below [upstream]: branch = "its name there"'
+        if user.has_branch(work.checkout, branch):
+            hint += f"\ngit push {shlex.quote(settings.remote)} {shlex.quote(branch)}"
+        raise SwarmError(f"{settings.remote} has no branch {branch}", hint=hint)
     faults.reach("sync.after_fetch")
     return Fetched(settings.remote, branch, tip)
 
@@ -154,7 +142,10 @@ def bring(
     while True:
         view = work.ledger.view()
         answer = _bring(work, view, fetched, is_rewrite_meant)
-        if isinstance(answer, Rewritten) and not is_sure:
+        if isinstance(answer, Rewritten):
+            if is_sure:
+                _note_rewritten(work, fetched, answer.known)
+                return answer
             # Another process may have taken what came after this was fetched.
             before, fetched = fetched, fetch(work, is_unwanted)
             is_sure = before == fetched
@@ -166,52 +157,108 @@ def _bring(
     work: Workspace, view: View, fetched: Fetched, is_rewrite_meant: bool
 ) -> Sync | None:  # None: the target or the record moved meanwhile
     hub, known = work.ledger.hub, record_of(view, fetched.remote, fetched.branch)
-    before = known.tip
-    if before is not None and not is_rewrite_meant and not _has(hub, fetched.tip, before):
-        return Rewritten(fetched, before)
+    if known.tip is not None and not _has(hub, fetched.tip, known.tip):
+        if not is_rewrite_meant:
+            return Rewritten(fetched, known.tip)
+    elif known.rewritten is not None:
+        _note_again(work, fetched)
+        return None
     state = _state(view, known.task) if known.task else State.ABSENT
-    if known.task and view.is_landing(known.task):
-        return Waits(fetched, known.task, state)  # in the target, maybe: the gate settles it first
-    if hub.contains(view.target, fetched.tip):
-        left = known.task if state not in _ENDED else None
-        return UpToDate(fetched, left) if _note_tip(work, fetched) else None
     is_new = fetched.tip != known.tip
+    if known.task and view.is_landing(known.task):
+        return _waits(fetched, known.task, state, is_new)  # in the target, maybe: the gate settles
+    if hub.contains(view.target, fetched.tip):
+        return _note_tip(work, fetched)
     is_again = state is State.OPEN and (is_new or _was_red_with_target(view, known.task))
     if known.task and state not in _ENDED and not is_again:
-        return Waits(fetched, known.task, state)
-    if hub.git.run("merge-base", view.target, fetched.tip, ok=(0, 1)).code:
+        return _waits(fetched, known.task, state, is_new)
+    if hub.find_merge_base(view.target, fetched.tip) is None:
         raise SwarmError(
             f"{fetched.name} and {view.target_branch} share no commit",
             why="it is another project's branch, or its history was written anew",
             hint="git remote -v",
         )
-    same = find_same(work, view, fetched, known.pushes)
-    head = _joined(hub, view, fetched, same[1]) if same else fetched.tip
+    same = find_same(hub, view.target, fetched.tip, known.pushes)
+    head = _joined(hub, view, fetched, same) if same is not None else fetched.tip
     if known.task and is_again and not is_new and _work_of(view, known.task) != head:
-        return Waits(fetched, known.task, state)  # what a person made of it is theirs to offer
-    base = hub.git.run("merge-base", view.target, head).text
+        # What a person made of it is theirs to offer.
+        return _waits(fetched, known.task, state, is_new)
+    base = hub.find_merge_base(view.target, head)
+    assert base is not None  # `head` holds the fetched tip
     differs = compare(hub, view.target, base, head, work.rules)
     count = int(hub.git.run("rev-list", "--count", fetched.tip, f"^{view.target}").text)
 
-    def decide(now: View) -> Draft[Offered | None]:
+    def decide(now: View) -> Offer | None:
         if now.target != view.target or record_of(now, fetched.remote, fetched.branch) != known:
-            return refuse(None)
+            return None
         task = _task(now, fetched)
         if is_again and known.task:
             task = readable(now.task, known.task) or task
         if _state(now, task.id) is not (State.OPEN if is_again else State.ABSENT):
-            return refuse(None)
-        offer = Offer("sync", task, head, differs, is_accepted=True)
-        events, move, entry = offered(work.ledger, now, offer, work.rules)
-        after = msgspec.structs.replace(known, tip=fetched.tip, task=task.id, taken_at=now.now)
-        says = f"{fetched.name} {fetched.tip[:7]} comes in as {task.id}"
+            return None
+        after = msgspec.structs.replace(
+            known, tip=fetched.tip, task=task.id, taken_at=now.now, rewritten=None
+        )
+        says = f"{fetched.at} comes in as {task.id}"
         note = upstream_event("synced", says, after, {"Swarm-Tip": fetched.tip})
-        value = Offered(fetched, entry, count, same)
-        return Draft((*events, note), value, (move,))
+        return Offer("sync", task, head, differs, is_accepted=True, note=note)
 
-    answer = work.ledger.append(decide)
-    faults.reach("offer.after_transact")
-    return answer
+    entry = make(work.ledger, work.rules, decide)
+    return SyncQueued(fetched, entry, count, same) if entry is not None else None
+
+
+def _waits(fetched: Fetched, task: str, state: State, is_new: bool) -> Waits:
+    wanted = (fetched.at,)
+    return Waits(task, state, () if is_new else wanted, wanted if is_new else ())
+
+
+def _joined(hub: Hub, view: View, fetched: Fetched, same: Same) -> str:
+    """Upstream's tip, and that it has what a commit of ours had: a merge base that is right."""
+    message = (
+        f"{fetched.name} has what {view.target_branch} had at {same.ours[:7]}\n\n"
+        "Its files say so; git's history did not.\n"
+    )
+    return join(hub, fetched.tip, same.ours, message)
+
+
+def had_there(work: Workspace, view: View, fetched: Fetched) -> list[str]:
+    """Tips of all that upstream has, under our names for it too: it lacks what lies beyond them."""
+    known = record_of(view, fetched.remote, fetched.branch)
+    return tips_there(work.ledger.hub, view.target, fetched.tip, known.pushes)
+
+
+def has_all(work: Workspace, view: View, there: Sequence[str]) -> bool:
+    """Has upstream all that the target has?
+
+    Args:
+        there: as `had_there` gives it, upstream's tip first.
+    """
+    hub = work.ledger.hub
+    if hub.reader.tree_of(view.target) == hub.reader.tree_of(there[0]):
+        return True  # by its files, whatever history says
+    but = [f"^{oid}" for oid in there]
+    log = ("log", "--topo-order", "--reverse", "--format=%H %T %P", view.target)
+    left = [row.split(" ") for row in hub.git.run(*log, *but, "--").lines]
+    ours = set(hub.git.run("rev-list", view.target, *but[:1], "--").lines) if left else set()
+    for oid, tree, *parents in left:
+        # A merge with upstream's own files, such as a sync leaves: it only says that they are the
+        # same. With files of ours, it may be somebody's word that theirs are to go.
+        if len(parents) < 2 or not any(
+            parent not in ours and hub.reader.tree_of(parent) == tree for parent in parents
+        ):
+            return False
+        ours.discard(oid)
+    return True
+
+
+def has_all_as_known(work: Workspace, view: View) -> bool:
+    """The same of what upstream had when it was last taken; False when that is not known."""
+    settings = work.config.upstream
+    known = record_of(view, settings.remote, settings.branch or work.config.target)
+    if known.tip is None or not work.ledger.hub.is_whole(known.tip):
+        return False
+    fetched = Fetched(known.remote, known.branch, known.tip)
+    return has_all(work, view, had_there(work, view, fetched))
 
 
 def _has(hub: Hub, tip: str, commit: str) -> bool:
@@ -246,7 +293,7 @@ def record_of(view: View, remote: str, branch: str) -> Upstream:
         return known
     pushes = known.pushes if known is not None else []
     if known is not None and known.remote != remote:
-        pushes = [msgspec.structs.replace(push, has_request=False) for push in pushes]
+        pushes = [msgspec.structs.replace(push, pr=None) for push in pushes]
     source = f"{remote}/{branch}"
     live = (task.id for task in _iter_syncs(view) if task.header.source == source)
     task = next((name for name in live if _state(view, name) not in _ENDED), None)
@@ -255,28 +302,65 @@ def record_of(view: View, remote: str, branch: str) -> Upstream:
 
 def _iter_syncs(view: View) -> Iterator[Task]:
     """Every task of a sync that can be read, oldest first."""
-    number = 1
-    while view.state(name := f"{PREFIX}-{number}") is not State.ABSENT:
-        number += 1
+    for name in iter_made(view, SYNC):
         task = readable(view.task, name)
         if task is not None and task.header.joins_history:
             yield task
 
 
-def _note_tip(work: Workspace, fetched: Fetched) -> bool:
-    """Remember that the target has all of it; False: it has no more."""
+def _note_tip(work: Workspace, fetched: Fetched) -> UpToDate | None:
+    """Remember that the target has all of it, and end a task that would bring it; None: it has no
+    more.
+    """
 
-    def decide(view: View) -> Draft[bool]:
+    def decide(view: View) -> Draft[UpToDate | None]:
         known = record_of(view, fetched.remote, fetched.branch)
         if not work.ledger.hub.contains(view.target, fetched.tip):
-            return refuse(False)
-        if known.tip == fetched.tip:
-            return refuse(True)
-        after = msgspec.structs.replace(known, tip=fetched.tip, taken_at=view.now)
-        says = f"{view.target_branch} has all of {fetched.name} {fetched.tip[:7]}"
-        return Draft((upstream_event("synced", says, after, {"Swarm-Tip": fetched.tip}),), True)
+            return refuse(None)
+        says = f"{view.target_branch} has all of {fetched.at}"
+        after = msgspec.structs.replace(known, tip=fetched.tip, rewritten=None)
+        events: list[Event] = []
+        if after != known:
+            after = msgspec.structs.replace(after, taken_at=view.now)
+            events.append(upstream_event("synced", says, after, {"Swarm-Tip": fetched.tip}))
+        state = _state(view, known.task) if known.task else State.ABSENT
+        ended = known.task if state is State.OPEN else None
+        if ended is not None:
+            events.append(cancelled(view, ended, f"not needed any more: {says}", "sync"))
+        left = known.task if state not in (*_ENDED, State.OPEN) else None
+        return Draft(tuple(events), UpToDate(fetched, ended, left))
 
     return work.ledger.append(decide)
+
+
+def _note_rewritten(work: Workspace, fetched: Fetched, known_tip: str) -> None:
+    """Remember, once for each tip, that it lacks what is known of it: a person has to say."""
+
+    def decide(view: View) -> Draft[None]:
+        known = record_of(view, fetched.remote, fetched.branch)
+        if known.tip != known_tip or known.rewritten == fetched.tip:
+            return refuse(None)
+        after = msgspec.structs.replace(known, rewritten=fetched.tip)
+        says = rewritten_says(fetched.at, known_tip)
+        return Draft(
+            (upstream_event("synced", says, after, {"Swarm-Rewritten": fetched.tip}),), None
+        )
+
+    work.ledger.append(decide)
+
+
+def _note_again(work: Workspace, fetched: Fetched) -> None:
+    """Forget that it was rewritten: it has again what is known of it."""
+
+    def decide(view: View) -> Draft[None]:
+        known = record_of(view, fetched.remote, fetched.branch)
+        if known.rewritten is None:
+            return refuse(None)
+        after = msgspec.structs.replace(known, rewritten=None)
+        says = f"{fetched.at} has again what it had before"
+        return Draft((upstream_event("synced", says, after, {}),), None)
+
+    work.ledger.append(decide)
 
 
 def upstream_event(kind: str, says: str, record: Upstream, facts: dict[str, str]) -> Event:
@@ -290,7 +374,7 @@ def upstream_event(kind: str, says: str, record: Upstream, facts: dict[str, str]
 def _task(view: View, fetched: Fetched) -> Task:
     name = fetched.name
     header = TaskHeader(
-        id=next_id(view, PREFIX),
+        id=next_id(view, SYNC),
         title=f"Bring in {name}",
         added_at=view.now,
         priority=100,
@@ -306,151 +390,3 @@ def _task(view: View, fetched: Fetched) -> Task:
         "worktree of this task both are merged, with markers. Keep what both meant.\n"
     )
     return Task(header=header, body=body)
-
-
-# What we have under another name
-
-
-def find_same(
-    work: Workspace, view: View, fetched: Fetched, pushes: Iterable[Push]
-) -> tuple[str, str] | None:
-    """(upstream's commit, ours) with the same files: upstream has ours, squashed or rebased.
-
-    The newest such pair along both first parents. One that was made on top of what upstream had
-    meanwhile is found too: it is what git makes of merging there what we pushed.
-
-    Raises:
-        GitFault: an object is missing.
-    """
-    hub = work.ledger.hub
-    before = _taken_before(hub, view.target, fetched.tip)
-    ours: dict[str, str] = {}
-    for oid, tree, _ in _steps(hub, view.target, before):
-        ours.setdefault(tree, oid)
-    theirs = _steps(hub, fetched.tip, [view.target])
-    found = next(
-        (_Same(number, ours[tree]) for number, (_, tree, _) in enumerate(theirs) if tree in ours),
-        None,
-    )
-    pushed = dict.fromkeys(push.oid for push in reversed(list(pushes)))
-    held = [oid for oid in pushed if hub.reader.has(oid)]
-    lacking = _beyond(hub, held, before) - _beyond(hub, held, [view.target])
-    known = [oid for oid in held if oid in lacking]
-    while newer := _merged_there(hub, theirs, known, fetched.tip, found):
-        found = newer
-    return (theirs[found.step][0], found.ours) if found is not None else None
-
-
-@dataclass(frozen=True)
-class _Same:
-    """One of upstream's steps, by its place, that has the files of a commit of ours."""
-
-    step: int
-    ours: str
-
-
-def _merged_there(
-    hub: Hub,
-    theirs: list[tuple[str, str, list[str]]],
-    pushed: list[str],
-    tip: str,
-    known: _Same | None,
-) -> _Same | None:
-    """The newest of upstream's steps that some push was merged into, newer than the known one."""
-    steps = theirs[: known.step if known is not None else len(theirs)][:LOOKED_AT]
-    if known is not None:
-        beyond = _beyond(hub, pushed, [known.ours])
-        pushed = [oid for oid in pushed if oid in beyond]
-    if not steps or not pushed:
-        return None
-    newest: dict[str, int] = {}  # tree -> step
-    for number, (_, tree, _) in enumerate(steps):
-        newest.setdefault(tree, number)
-    touched: dict[str, set[str]] = {}
-    for oid in pushed:
-        base = hub.git.run("merge-base", tip, oid, ok=(0, 1)).text
-        touched[oid] = set(hub.changed_paths(base, oid)) if base else set()
-    left = MOST_MERGED
-    with tempfile.TemporaryDirectory(prefix="swarm-") as folder:  # a gate may use its own meanwhile
-        attributes = Attributes(hub, Path(folder))
-        for number, (oid, _, parents) in enumerate(steps):
-            if len(parents) != 1:
-                continue
-            paths = set(hub.changed_paths(parents[0], oid))
-            for ours in pushed:
-                if not paths or not paths <= touched[ours] or not left:
-                    continue
-                left -= 1
-                side = parents[0] if known is None else _alike(hub, parents[0], known.ours)
-                rules = attributes.at(hub.reader.tree_of(side))
-                merged = merge_trees(hub, side, ours, rules)
-                # Rebased, it takes several steps to get there.
-                if isinstance(merged, Clean) and newest.get(merged.tree, number + 1) <= number:
-                    return _Same(newest[merged.tree], ours)
-    return None
-
-
-def had_there(work: Workspace, view: View, fetched: Fetched) -> list[str]:
-    """Tips of all that upstream has, under our names for it too: it lacks what lies beyond them."""
-    known = record_of(view, fetched.remote, fetched.branch)
-    same = find_same(work, view, fetched, known.pushes)
-    found = _taken_before(work.ledger.hub, view.target, fetched.tip)
-    return [*found, *(same[1:] if same else ())]
-
-
-def _taken_before(hub: Hub, target: str, tip: str) -> list[str]:
-    """Upstream's tip, and our own commits that were seen to be the same as one before it."""
-    rows = hub.git.run("log", "--merges", "--format=%T %P", target, f"^{tip}", "--").lines
-    joins: list[list[str]] = []
-    for row in rows:
-        tree, *parents = row.split(" ")
-        # As `_joined` makes them: what came in had the files of all its parents already.
-        if tree == hub.reader.tree_of(parents[0]):
-            joins.append(parents)
-    beyond = _beyond(hub, [parents[0] for parents in joins], [tip])
-    others = (parents[1:] for parents in joins if parents[0] not in beyond)
-    return list(dict.fromkeys([tip, *(oid for some in others for oid in some)]))
-
-
-def _beyond(hub: Hub, commits: Iterable[str], tips: Iterable[str]) -> set[str]:
-    """Those of the commits that none of the tips has."""
-    wanted = set(commits)
-    if not wanted:
-        return set()
-    but = [f"^{tip}" for tip in tips]
-    return wanted.intersection(hub.git.run("rev-list", *sorted(wanted), *but, "--").lines)
-
-
-def _steps(hub: Hub, tip: str, without: Iterable[str]) -> list[tuple[str, str, list[str]]]:
-    """(commit, tree, parents) along first parents from `tip`, newest first."""
-    but = [f"^{oid}" for oid in without]
-    rows = hub.git.run("log", "--first-parent", "--format=%H %T %P", tip, *but, "--").lines
-    return [(oid, tree, parents) for oid, tree, *parents in (row.split(" ") for row in rows)]
-
-
-def _joined(hub: Hub, view: View, fetched: Fetched, ours: str) -> str:
-    """Upstream's tip, and that it has what a commit of ours had: a merge base that is right."""
-    message = (
-        f"{fetched.name} has what {view.target_branch} had at {ours[:7]}\n\n"
-        "Its files say so; git's history did not.\n"
-    )
-    return _alike(hub, fetched.tip, ours, message)
-
-
-def _alike(hub: Hub, theirs: str, ours: str, message: str = "alike\n") -> str:
-    """A commit with their files and both histories; the same inputs give the same commit.
-
-    Raises:
-        GitFault: it cannot be written.
-    """
-    raw = hub.reader.commit(theirs).partition(b"\n\n")[0].decode("utf-8", "replace")
-    when = next(line for line in raw.split("\n") if line.startswith("committer ")).rsplit(" ", 2)
-    batch = hub.batch()
-    who = "swarm <swarm@swarm.invalid>"
-    tree = hub.reader.tree_of(theirs)
-    oid = batch.commit(tree, [theirs, ours], message, who, f"{when[1]} +0000")
-    try:
-        batch.write()
-    except OSError as error:
-        raise GitFault("the hub is not writable", why=str(error)) from error
-    return oid

@@ -13,8 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,21 +22,21 @@ from swarm import adapter as adapters
 from swarm import loop as loops
 from swarm import request, steer
 from swarm import task as tasks
-from swarm.cli.boundary import run
+from swarm.claim import Fenced
 from swarm.errors import HubUnusable
 from swarm.ids import new_nonce
 from swarm.ledger.records import Attempts, Parked, Told
 from swarm.ledger.view import State
 from swarm.liveness import Alive
 from swarm.loop import Loop
-from swarm.reconcile import Sweep
-from swarm.request import MOST_ASKED, Request, find_wanted, plain
-from swarm.steer import KEPT, MOST_TOLD, Heard, tell
-from tests.world import Agent, World, git, run_swarm
+from swarm.reconcile import Sweep, end_as_wanted
+from swarm.request import MOST_ASKED, find_wanted
+from swarm.tell import KEPT, MOST_TOLD, Heard, tell
+from swarm.trailers import plain
+from tests.world import Agent, World, git, run_swarm, typed, until
 
 Q = "Round per seat or per invoice?"
 WORK = "echo one > one.txt; git add -A; git commit -qm one; echo left > left.txt"
-Typed = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture(autouse=True)
@@ -49,20 +47,6 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "MAX_RETRY_SECONDS", 0.05)
     monkeypatch.setattr(loops, "IDLE_SECONDS", 0.05)
     monkeypatch.setenv("SWARM_USER", "ann")
-
-
-@pytest.fixture
-def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
-    """Type a command in a folder: its exit code, and all that it said."""
-
-    def run_there(folder: Path, *args: str) -> tuple[int, str]:
-        monkeypatch.chdir(folder)
-        capsys.readouterr()
-        code = run(list(args))
-        said = capsys.readouterr()
-        return code, said.out + said.err
-
-    return run_there
 
 
 @dataclass
@@ -124,8 +108,7 @@ def wanted(agent: Agent) -> request.Wanted | None:
 def asked(world: World, task: str = "one", question: str = Q) -> None:
     """The task waits for an answer: an attempt asked it."""
     agent = world.agent(task, slot="s2")
-    saved = Request(kind="ask", nonce=agent.mine.nonce, by="", text=question)
-    request.put(world.layout, agent.claimed.lock, saved)
+    assert request.add_question(world.layout, agent.claimed.lock, question)
     agent.write(f"{agent.mine.token}.txt", "x\n").commit()
     agent.slot.close()
     world.live("r1-test").close()
@@ -172,15 +155,15 @@ def test_the_agent_reads_that_it_ends_now(world: World, runner: Runner) -> None:
 
 
 def test_an_answer_reaches_the_next_attempt_which_goes_on_from_the_work(
-    world: World, runner: Runner, typed: Typed
+    world: World, runner: Runner
 ) -> None:
     world.add("One")
     again = 'sed /RED/d "$SWARM_PROMPT" > told.txt; exit'
     loop = runner.loop(f'if test -e left.txt; then {again}; fi; {WORK}; swarm ask "{Q}"')
     world.work_loop(loop)
-    code, said = typed(world.app, "tell", "One", "  per invoice,\nrounded half up ")
-    assert code == 0
-    assert said == "told      one   answered; open again, and attempt 2 gets it\n"
+    said = typed(world.app, "tell", "One", "  per invoice,\nrounded half up ")
+    assert said.code == 0
+    assert said.all == "told      one   answered; open again, and attempt 2 gets it\n"
     world.step()
     assert world.state("one") is State.OPEN
     world.work_loop(loop)
@@ -234,15 +217,6 @@ def test_the_prompt_says_how_to_ask_and_swarm_is_found_whatever_the_path(
     )
 
 
-def test_two_questions_are_both_asked_and_the_same_one_once(world: World, runner: Runner) -> None:
-    world.add("One")
-    asks = f'swarm ask "{Q}"; swarm ask "And in which currency?"; swarm ask "{Q}"; swarm ask "{Q}"'
-    world.work_loop(runner.loop(f"trap '' INT TERM; {asks}; touch asked; sleep 60"))
-    question = parked(world).question or ""
-    assert question.startswith(Q)
-    assert "And in which currency?" in question or question == Q, "it may be ended before it asks"
-
-
 def test_questions_typed_at_once_are_all_kept(held: Agent) -> None:
     words = [f"Question {number}?" for number in range(4)]
     threads = [threading.Thread(target=run_swarm, args=(held.tree, "ask", w)) for w in words]
@@ -251,52 +225,77 @@ def test_questions_typed_at_once_are_all_kept(held: Agent) -> None:
     for thread in threads:
         thread.join()
     found = wanted(held)
-    assert found is not None and found.ask is not None
-    assert sorted(found.ask.text.split("\n\n")) == words
+    assert found is not None and found.question is not None
+    assert sorted(found.question.text.split("\n\n")) == words
 
 
-def test_a_later_question_stands_below_and_is_refused_when_it_has_no_room(
-    held: Agent, typed: Typed
-) -> None:
+def test_a_later_question_stands_below_and_is_refused_when_it_has_no_room(held: Agent) -> None:
     long = "x" * (MOST_ASKED - 3)
-    assert typed(held.tree, "ask", Q)[0] == 0
-    code, said = typed(held.tree, "ask", long)
-    assert code == 2 and "what was asked before stands" in said
+    assert typed(held.tree, "ask", Q).code == 0
+    said = typed(held.tree, "ask", long)
+    assert said.code == 2 and "what was asked before stands" in said.all
     for text in ("And when?", "And when?", Q):
-        assert typed(held.tree, "ask", text)[0] == 0
+        assert typed(held.tree, "ask", text).code == 0
     found = wanted(held)
-    assert found is not None and found.ask is not None
-    assert found.ask.text == f"{Q}\n\nAnd when?\n\n{Q}"
+    assert found is not None and found.question is not None
+    assert found.question.text == f"{Q}\n\nAnd when?", "what was asked is not asked again"
+
+
+def test_a_part_of_a_question_was_not_asked(held: Agent) -> None:
+    assert typed(held.tree, "ask", Q).code == 0
+    assert typed(held.tree, "ask", "per invoice?").code == 0
+    found = wanted(held)
+    assert found is not None and found.question is not None
+    assert found.question.text == f"{Q}\n\nper invoice?"
+
+
+def test_nothing_is_wanted_any_more_of_a_claim_that_has_ended(held: Agent) -> None:
+    world, lock = held.world, held.claimed.lock
+    assert request.add_question(world.layout, lock, Q)
+    found = wanted(held)
+    assert found is not None
+    held.end()
+    setting = Sweep(world.layout, world.rules, world.bounds)
+    answer = end_as_wanted(world.ledger, setting, lock, found, None, ())
+    assert isinstance(answer, Fenced) and requests(world) == []
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "...", "\x1b"])
-def test_an_empty_question_is_refused(held: Agent, typed: Typed, text: str) -> None:
-    code, said = typed(held.tree, "ask", "--", text)
-    assert code == 2 and "no question in it" in said and wanted(held) is None
+def test_an_empty_question_is_refused(held: Agent, text: str) -> None:
+    said = typed(held.tree, "ask", "--", text)
+    assert said.code == 2 and "no question in it" in said.all and wanted(held) is None
 
 
-def test_a_question_is_kept_whole_up_to_its_bound(held: Agent, typed: Typed) -> None:
-    code, said = typed(held.tree, "ask", "y" * (MOST_ASKED + 1))
-    assert code == 2 and "4000 at most" in said and "hint: " in said and wanted(held) is None
-    code, said = typed(held.tree, "ask", "z" * 100_000)
-    assert code == 2 and len(said) < 400
-    assert typed(held.tree, "ask", "y" * MOST_ASKED)[0] == 0
+def test_a_question_is_kept_whole_up_to_its_bound(held: Agent) -> None:
+    said = typed(held.tree, "ask", "y" * (MOST_ASKED + 1))
+    assert (
+        said.code == 2
+        and "4000 at most" in said.all
+        and "hint: " in said.all
+        and wanted(held) is None
+    )
+    said = typed(held.tree, "ask", "z" * 100_000)
+    assert said.code == 2 and len(said.all) < 400
+    assert typed(held.tree, "ask", "y" * MOST_ASKED).code == 0
     found = wanted(held)
-    assert found is not None and found.ask is not None and len(found.ask.text) == MOST_ASKED
+    assert (
+        found is not None and found.question is not None and len(found.question.text) == MOST_ASKED
+    )
 
 
-def test_a_question_is_typed_where_somebody_works(world: World, typed: Typed) -> None:
-    code, said = typed(world.app, "ask", Q)
-    assert code == 2 and "nobody works in this folder" in said and "swarm tell" in said
+def test_a_question_is_typed_where_somebody_works(world: World) -> None:
+    said = typed(world.app, "ask", Q)
+    assert said.code == 2 and "nobody works in this folder" in said.all
+    assert 'hint: to answer a question: swarm tell TASK "..."' in said.all
 
 
-def test_a_question_below_the_worktree_counts(held: Agent, typed: Typed) -> None:
-    assert typed(held.tree / "src", "ask", Q)[0] == 0
+def test_a_question_below_the_worktree_counts(held: Agent) -> None:
+    assert typed(held.tree / "src", "ask", Q).code == 0
     assert wanted(held) is not None
 
 
 @pytest.mark.parametrize("how", ["cancelled", "sealed", "claimed again"])
-def test_who_no_longer_holds_the_task_asks_nothing(held: Agent, typed: Typed, how: str) -> None:
+def test_who_no_longer_holds_the_task_asks_nothing(held: Agent, how: str) -> None:
     world = held.world
     tree = held.tree
     held.write("one.txt", "1\n").commit()
@@ -308,13 +307,13 @@ def test_who_no_longer_holds_the_task_asks_nothing(held: Agent, typed: Typed, ho
         held.end()
         world.acquire("one", slot="s9")
     tip = world.ledger.view().tip
-    code, said = typed(tree, "ask", Q)
-    assert code == 12 and "fenced: attempt 1 of one is over" in said, said
+    said = typed(tree, "ask", Q)
+    assert said.code == 12 and "fenced: attempt 1 of one is over" in said.all, said.all
     assert world.ledger.view().tip == tip and requests(world) == []
 
 
 def test_a_question_asked_while_the_claim_is_taken_away_is_refused(
-    held: Agent, typed: Typed, monkeypatch: pytest.MonkeyPatch
+    held: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between its first look and its request: it was not heard, and says so."""
     world, real = held.world, request.add_question
@@ -324,16 +323,16 @@ def test_a_question_asked_while_the_claim_is_taken_away_is_refused(
         return real(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(request, "add_question", late)
-    assert typed(held.tree, "ask", Q)[0] == 12
+    assert typed(held.tree, "ask", Q).code == 12
     assert requests(world) == []
 
 
-def test_a_request_that_cannot_be_written_is_a_plain_no(held: Agent, typed: Typed) -> None:
+def test_a_request_that_cannot_be_written_is_a_plain_no(held: Agent) -> None:
     place = held.world.layout.runs / "r1"
     place.mkdir(exist_ok=True)
     (place / ".ask").write_text("in the way")
-    code, said = typed(held.tree, "ask", Q)
-    assert code == 1 and "could not be left for the runner" in said
+    said = typed(held.tree, "ask", Q)
+    assert said.code == 1 and "could not be left for the runner" in said.all
 
 
 ROOTS = """
@@ -366,7 +365,7 @@ def test_a_sandboxed_agent_may_write_its_own_questions_and_no_other_tasks(
     entry = world.ledger.view().entry("one")
     assert entry is not None
     roots = world.file("roots.txt", entry.head) or ""
-    folder = request.asks(world.layout, "r1", "one")
+    folder = request.question_folder(world.layout, "r1", "one")
     assert f'"{folder}"' in roots and folder.is_dir() and str(folder.parent) + '"' not in roots
     assert str(world.layout.hub) not in roots
 
@@ -374,9 +373,9 @@ def test_a_sandboxed_agent_may_write_its_own_questions_and_no_other_tasks(
 @pytest.mark.parametrize("what", ["fifo", "folder", "link", "nonsense", "other claim", "huge"])
 def test_what_an_agent_leaves_there_by_itself_stops_nobody(held: Agent, what: str) -> None:
     world = held.world
-    place = request.asks(world.layout, "r1", "one") / "question"
+    place = request.question_folder(world.layout, "r1", "one") / "question"
     place.parent.mkdir(parents=True)
-    good = {"kind": "ask", "nonce": held.mine.nonce, "by": "x", "text": f"{Q}\x1b[2J\n" * 500}
+    good = {"nonce": held.mine.nonce, "by": "x", "text": f"{Q}\x1b[2J\n" * 500}
     if what == "fifo":
         os.mkfifo(place)
     elif what == "folder":
@@ -394,8 +393,8 @@ def test_what_an_agent_leaves_there_by_itself_stops_nobody(held: Agent, what: st
     if what != "huge":
         assert found is None
         return
-    assert found is not None and found.ask is not None
-    assert len(found.ask.text) == MOST_ASKED and "\x1b" not in found.ask.text
+    assert found is not None and found.question is not None
+    assert len(found.question.text) == MOST_ASKED and "\x1b" not in found.question.text
 
 
 # -- Whoever else ends the attempt
@@ -403,7 +402,7 @@ def test_what_an_agent_leaves_there_by_itself_stops_nobody(held: Agent, what: st
 
 @pytest.mark.parametrize("first", ["ask", "stop"])
 def test_a_question_outlives_a_stop_and_the_stops_reason_is_told(
-    world: World, runner: Runner, typed: Typed, first: str
+    world: World, runner: Runner, first: str
 ) -> None:
     world.add("One")
     loop = runner.loop(f"trap '' INT TERM; {WORK}; touch ready; sleep 60")
@@ -415,11 +414,13 @@ def test_a_question_outlives_a_stop_and_the_stops_reason_is_told(
 
     def stop() -> None:
         setting = Sweep(world.layout, world.rules, world.bounds)
-        answer = steer.stop_task(world.ledger, setting, "one", by="ben", why="wrong idea", now=True)
-        assert isinstance(answer, steer.Asked)
+        answer = steer.stop_task(
+            world.ledger, setting, "one", by="ben", why="wrong idea", is_now=True
+        )
+        assert isinstance(answer, steer.RunnerEnds)
 
     def ask() -> None:
-        assert typed(loop.slot.tree, "ask", Q)[0] == 0
+        assert typed(loop.slot.tree, "ask", Q).code == 0
 
     for word in (ask, stop) if first == "ask" else (stop, ask):
         word()
@@ -432,14 +433,14 @@ def test_a_question_outlives_a_stop_and_the_stops_reason_is_told(
     assert attempts(world).work is not None and attempts(world).strikes == []
 
 
-def test_stop_says_what_the_stopped_attempt_asks(held: Agent, typed: Typed) -> None:
+def test_stop_says_what_the_stopped_attempt_asks(held: Agent) -> None:
     world = held.world
-    assert typed(held.tree, "ask", Q)[0] == 0
+    assert typed(held.tree, "ask", Q).code == 0
     held.slot.close()
     world.alive[0].close()
-    code, said = typed(world.app, "stop", "one", "--reason", "late")
-    assert code == 0, said
-    assert f'it asks "{Q}"; goes on with: swarm tell one "..."' in said
+    said = typed(world.app, "stop", "one", "--reason", "late")
+    assert said.code == 0, said.all
+    assert f'it asks "{Q}"; goes on with: swarm tell one "..."' in said.all
     world.step()
     assert (parked(world).reason, parked(world).question) == ("asked", Q)
 
@@ -462,21 +463,21 @@ def test_a_question_to_a_dead_runner_ends_the_attempt_at_once(held: Agent) -> No
     assert requests(world) == []
 
 
-def test_a_question_to_a_dead_runner_waits_for_the_slot(held: Agent, typed: Typed) -> None:
+def test_a_question_to_a_dead_runner_waits_for_the_slot(held: Agent) -> None:
     world = held.world
     held.write("one.txt", "1\n")
     world.alive[0].close()
-    code, said = typed(held.tree, "ask", Q)  # the test holds the slot's flock
-    assert code == 0 and "ends now" in said
+    said = typed(held.tree, "ask", Q)  # the test holds the slot's flock
+    assert said.code == 0 and "ends now" in said.all
     assert world.state("one") is State.CLAIMED
     world.sweep()
     assert parked(world).question == Q
 
 
-def test_the_next_sweep_heeds_what_a_dead_runner_was_asked(held: Agent, typed: Typed) -> None:
+def test_the_next_sweep_heeds_what_a_dead_runner_was_asked(held: Agent) -> None:
     world = held.world
     held.write("one.txt", "1\n").commit().write("left.txt", "2\n")
-    assert typed(held.tree, "ask", Q)[0] == 0
+    assert typed(held.tree, "ask", Q).code == 0
     held.slot.close()
     world.alive[0].close()
     report = world.sweep()
@@ -499,9 +500,9 @@ def test_the_next_sweep_heeds_a_stop_as_well(held: Agent) -> None:
     assert parked(world).message == "stopped by ben: wrong idea"
 
 
-def test_a_request_of_an_earlier_claim_is_not_heeded_by_a_sweep(held: Agent, typed: Typed) -> None:
+def test_a_request_of_an_earlier_claim_is_not_heeded_by_a_sweep(held: Agent) -> None:
     world = held.world
-    assert typed(held.tree, "ask", Q)[0] == 0
+    assert typed(held.tree, "ask", Q).code == 0
     held.end()
     again = world.agent("one", runner=held.claimed.lock.runner)
     again.slot.close()
@@ -598,25 +599,26 @@ def test_a_question_by_hand_saves_the_work_and_parks(world: World) -> None:
 # -- A person tells
 
 
-def test_tell_says_what_happens_in_every_state(world: World, typed: Typed) -> None:
+def test_tell_says_what_happens_in_every_state(world: World) -> None:
     def told(*words: str) -> str:
-        code, said = typed(world.app, "tell", "one", *words)
+        said = typed(world.app, "tell", "one", *words)
         world.step()
-        assert code == 0, said
-        return said.removeprefix("told      one   ").rstrip("\n")
+        assert said.code == 0, said.all
+        return said.all.removeprefix("told      one   ").rstrip("\n")
 
     def refused(hint: str) -> str:
         tip = world.ledger.view().tip
-        code, said = typed(world.app, "tell", "one", "anything")
-        assert code == 2 and f"hint: {hint}" in said, said
+        said = typed(world.app, "tell", "one", "anything")
+        assert said.code == 2 and f"hint: {hint}" in said.all, said.all
         assert world.ledger.view().tip == tip
-        return said
+        return said.all
 
     world.add("One")
     assert "nobody has worked on it yet" in refused("swarm task edit one")
     first = world.agent("one").write("one.txt", "1\n").commit()
-    on = "attempt 1 goes on without it, and ends now with: swarm stop one"
-    assert told("claimed") == f"reaches attempt 2; {on}"
+    assert told("claimed") == (
+        "reaches attempt 2, if this one does not land; to end this one now: swarm stop one"
+    )
     first.end()
     assert told("open") == "attempt 2 gets it"
     second = world.agent("one").write("two.txt", "2\n").commit()
@@ -629,13 +631,42 @@ def test_tell_says_what_happens_in_every_state(world: World, typed: Typed) -> No
     assert "it has landed" in refused("swarm show one")
 
 
-def test_tell_of_what_is_held_parked_or_cancelled(tmp_path: Path, typed: Typed) -> None:
+def test_what_nobody_read_is_said_when_the_task_lands(world: World) -> None:
+    world.add("One")
+    first = world.agent("one")
+    assert typed(world.app, "tell", "one", "use L=2").code == 0
+    first.end()
+    second = world.agent("one").write("two.txt", "2\n").commit()
+    assert typed(world.app, "tell", "one", "too late").code == 0
+    said = typed(world.app, "show", "one")
+    assert "  ann: use L=2" in said.all and "(not read yet) ann: too late" in said.all
+    assert typed(world.app, "tell", "one", "far too late").code == 0
+    second.seal()
+    world.work_gate()
+    assert world.state("one") is State.LANDED
+    said = typed(world.app, "show", "one")
+    assert "  ann: use L=2" in said.all and "(never read) ann: too late" in said.all
+    event = json.loads(typed(world.app, "log", "--task", "one", "--json").all.splitlines()[0])
+    assert event["unread"] == "2" and "told and not read: 2 texts; main " in event["says"]
+    assert "1 file +1 -0, told and not" in typed(world.app, "log").all
+
+
+def test_a_landing_says_nothing_of_words_that_were_read(world: World) -> None:
+    world.add("One")
+    world.agent("one").end()
+    assert typed(world.app, "tell", "one", "use L=2").code == 0
+    world.agent("one").write("two.txt", "2\n").commit().seal()
+    world.work_gate()
+    assert "not read" not in typed(world.app, "log").all + typed(world.app, "show", "one").all
+
+
+def test_tell_of_what_is_held_parked_or_cancelled(tmp_path: Path) -> None:
     world = World(tmp_path, config='[gate]\nreview = "all"\n')
     world.add("One")
     world.agent("one").write("one.txt", "1\n").commit().seal()
-    code, said = typed(world.app, "tell", "one", "held")
-    assert code == 0 and said.endswith('once that is sent back: swarm reject one "why"\n')
-    assert typed(world.app, "reject", "one", "no")[0] == 0
+    said = typed(world.app, "tell", "one", "held")
+    assert said.code == 0 and said.all.endswith('once that is sent back: swarm reject one "why"\n')
+    assert typed(world.app, "reject", "one", "no").code == 0
     assert texts(world) == ["held"], "it was only stored"
     world.live("r1-test")
     agent = world.agent("one")
@@ -645,23 +676,23 @@ def test_tell_of_what_is_held_parked_or_cancelled(tmp_path: Path, typed: Typed) 
     world.alive[0].close()
     world.sweep()
     assert parked(world).reason == "not_retryable"
-    code, said = typed(world.app, "tell", "one", "go on")
-    assert (code, said) == (
+    said = typed(world.app, "tell", "one", "go on")
+    assert (said.code, said.all) == (
         0,
         "told      one   it waited for you; open again, and attempt 3 gets it\n",
     )
     world.step()
     assert world.state("one") is State.OPEN and texts(world) == ["held", "go on"]
-    assert typed(world.app, "task", "cancel", "one")[0] == 0
-    code, said = typed(world.app, "tell", "one", "x")
-    assert code == 2 and "hint: swarm task reopen one" in said
-    assert typed(world.app, "task", "reopen", "one")[0] == 0
+    assert typed(world.app, "task", "cancel", "one").code == 0
+    said = typed(world.app, "tell", "one", "x")
+    assert said.code == 2 and "hint: swarm task reopen one" in said.all
+    assert typed(world.app, "task", "reopen", "one").code == 0
     assert texts(world) == ["held", "go on"], "reopening keeps it"
     world.step()
     world.close()
 
 
-def test_a_lost_landing_is_for_a_person_to_judge_first(world: World, typed: Typed) -> None:
+def test_a_lost_landing_is_for_a_person_to_judge_first(world: World) -> None:
     before = world.main
     landed = world.land("One", "one.txt", "1\n")
     git(world.layout.hub, "update-ref", "refs/heads/main", before, landed)
@@ -670,43 +701,43 @@ def test_a_lost_landing_is_for_a_person_to_judge_first(world: World, typed: Type
 
     _say_lost(world.ledger, _Missing("one", 1, landed, before))
     assert parked(world).reason == "lost"
-    code, said = typed(world.app, "tell", "one", "again")
-    assert code == 2 and "it is lost" in said and "hint: swarm task reopen one" in said
+    said = typed(world.app, "tell", "one", "again")
+    assert said.code == 2 and "it is lost" in said.all and "hint: swarm task reopen one" in said.all
 
 
 @pytest.mark.parametrize("text", ["", " \n", "..."])
-def test_an_empty_answer_is_refused(world: World, typed: Typed, text: str) -> None:
+def test_an_empty_answer_is_refused(world: World, text: str) -> None:
     """`...` too: what `status` shows can be pasted by mistake."""
     world.add("One")
     asked(world)
-    code, said = typed(world.app, "tell", "one", text)
-    assert code == 2 and "there is nothing in it" in said
+    said = typed(world.app, "tell", "one", text)
+    assert said.code == 2 and "there is nothing in it" in said.all
     assert world.state("one") is State.PARKED
 
 
-def test_tell_of_no_task_names_the_nearest(world: World, typed: Typed) -> None:
+def test_tell_of_no_task_names_the_nearest(world: World) -> None:
     world.add("Seat billing")
-    code, said = typed(world.app, "tell", "seat-biling", "x")
-    assert code == 2 and "did you mean seat-billing" in said
+    said = typed(world.app, "tell", "seat-biling", "x")
+    assert said.code == 2 and "did you mean seat-billing" in said.all
 
 
-def test_told_twice_is_told_once_unless_it_moved(world: World, typed: Typed) -> None:
+def test_told_twice_is_told_once_unless_it_moved(world: World) -> None:
     world.add("One")
     asked(world)
-    assert "answered; open again" in typed(world.app, "tell", "one", "per invoice")[1]
+    assert "answered; open again" in typed(world.app, "tell", "one", "per invoice").all
     tip = world.ledger.view().tip
-    code, said = typed(world.app, "tell", "one", " per invoice ")
-    assert (code, said) == (0, "told      one   told before; attempt 2 gets it\n")
+    said = typed(world.app, "tell", "one", " per invoice ")
+    assert (said.code, said.all) == (0, "told      one   told before; attempt 2 gets it\n")
     assert world.ledger.view().tip == tip
     assert isinstance(tell(world.ledger, "one", "per invoice", "ben"), Heard)
     assert texts(world) == ["per invoice"] * 2, "another person says the same"
     asked(world)  # the same question again
-    assert "answered; open again" in typed(world.app, "tell", "one", "per invoice")[1]
+    assert "answered; open again" in typed(world.app, "tell", "one", "per invoice").all
     agent = world.agent("one")
-    assert "reaches attempt 4" in typed(world.app, "tell", "one", "per invoice")[1]
+    assert "reaches attempt 4" in typed(world.app, "tell", "one", "per invoice").all
     agent.end()
-    said = typed(world.app, "tell", "one", "per invoice")[1]
-    assert said == "told      one   told before; attempt 4 gets it\n"
+    said = typed(world.app, "tell", "one", "per invoice")
+    assert said.all == "told      one   told before; attempt 4 gets it\n"
     assert [told.question for told in attempts(world).told] == [Q, None, Q, None]
     world.step()
 
@@ -740,14 +771,16 @@ def test_tell_and_a_claim_at_once_never_open_it_twice(world: World) -> None:
     assert world.events("one").count("reopened") == 1 and len(texts(world)) == 3
 
 
-def test_the_newest_twenty_are_kept_and_no_more_than_fit(world: World, typed: Typed) -> None:
+def test_the_newest_twenty_are_kept_and_no_more_than_fit(world: World) -> None:
     world.add("One")
     world.agent("one").end()
     for number in range(KEPT + 3):
         tell(world.ledger, "one", f"text {number}", "ann")
     assert texts(world) == [f"text {number}" for number in range(3, KEPT + 3)]
-    code, said = typed(world.app, "tell", "one", "x" * (MOST_TOLD + 1))
-    assert code == 2 and "16384 at most" in said and "hint: swarm task edit one" in said
+    said = typed(world.app, "tell", "one", "x" * (MOST_TOLD + 1))
+    assert (
+        said.code == 2 and "16384 at most" in said.all and "hint: swarm task edit one" in said.all
+    )
     for letter in "abcdef":
         tell(world.ledger, "one", letter * MOST_TOLD, "ann")
     assert [text[0] for text in texts(world)] == ["c", "d", "e", "f"]
@@ -768,7 +801,7 @@ def test_plain_keeps_lines_and_nothing_that_steers() -> None:
     assert plain(plain(HOSTILE)) == CLEAN
 
 
-def test_hostile_words_are_data_everywhere(world: World, runner: Runner, typed: Typed) -> None:
+def test_hostile_words_are_data_everywhere(world: World, runner: Runner) -> None:
     world.add("One")
     asked(world, question=plain(HOSTILE))
     answer = tell(world.ledger, "one", HOSTILE, "an\x1b[31mn\n")
@@ -782,34 +815,34 @@ def test_hostile_words_are_data_everywhere(world: World, runner: Runner, typed: 
     assert "{{ 7 * 7 }} {% raw %}" in prompt and "49" not in prompt
     assert "\n  Rules: none" in prompt, "no line of theirs begins a line of ours"
     for words in (("show", "one"), ("status",), ("log",), ("task", "list")):
-        code, said = typed(world.app, *words)
-        assert code in (0, 1)
-        lines = said.split("\n")
+        said = typed(world.app, *words)
+        assert said.code == 0 and "7 * 7" in said.all, words
+        lines = said.all.split("\n")
         assert all(line.isprintable() for line in lines), [x for x in lines if not x.isprintable()]
 
 
-def test_status_show_and_log_tell_questions_and_answers(world: World, typed: Typed) -> None:
+def test_status_show_and_log_tell_questions_and_answers(world: World) -> None:
     world.add("Seat billing")
     asked(world, "seat-billing", f"{Q}\n\n  def total(): ...\nWhich?")
-    _, said = typed(world.app, "status")
-    assert "asked    seat-billing" in said and 'swarm tell seat-billing "..."' in said
-    needs = json.loads(typed(world.app, "status", "--json")[1])["needs_you"]
+    said = typed(world.app, "status")
+    assert "asked    seat-billing" in said.all and 'swarm tell seat-billing "..."' in said.all
+    needs = json.loads(typed(world.app, "status", "--json").all)["needs_you"]
     assert [need["do"] for need in needs] == [
         ['swarm tell seat-billing "..."', "swarm show seat-billing"]
     ]
-    said = typed(world.app, "show", "seat-billing")[1]
+    said = typed(world.app, "show", "seat-billing")
     shown = f"  asks      {Q}\n\n              def total(): ...\n            Which?\n"
-    assert shown in said
-    assert '  answer    swarm tell seat-billing "..."\n' in said
-    assert typed(world.app, "tell", "seat-billing", "per invoice")[0] == 0
-    said = typed(world.app, "show", "seat-billing")[1]
-    assert f"    asked     {Q} def total(): ... Which?\n" in said
-    assert "ann: per invoice" in said and "  asks" not in said
-    record = json.loads(typed(world.app, "show", "seat-billing", "--json")[1])
+    assert shown in said.all
+    assert '  answer    swarm tell seat-billing "..."\n' in said.all
+    assert typed(world.app, "tell", "seat-billing", "per invoice").code == 0
+    said = typed(world.app, "show", "seat-billing")
+    assert f"    asked     {Q} def total(): ... Which?\n" in said.all
+    assert "ann: per invoice" in said.all and "  asks" not in said.all
+    record = json.loads(typed(world.app, "show", "seat-billing", "--json").all)
     assert record["attempts"][0]["question"] == f"{Q}\n\n  def total(): ...\nWhich?"
     assert record["told"][0]["text"] == "per invoice" and record["question"] is None
-    said = typed(world.app, "log")[1]
-    assert "told      seat-billing" in said and "asked     seat-billing" in said
+    said = typed(world.app, "log")
+    assert "told      seat-billing" in said.all and "asked     seat-billing" in said.all
 
 
 # -- Real runs
@@ -831,19 +864,12 @@ def test_an_answer_while_the_run_goes_on_is_taken_up_at_once(world: World) -> No
             stderr=out,
         )
     try:
-        until(lambda: world.state("one") is State.PARKED, log)
+        until(lambda: world.state("one") is State.PARKED, "it asks", log=log)
         done = run_swarm(world.app, "tell", "one", "per invoice")
         assert done.returncode == 0, done.stderr
-        until(lambda: world.state("one") is State.LANDED, log)
+        until(lambda: world.state("one") is State.LANDED, "it lands", log=log)
     finally:
         child.send_signal(signal.SIGTERM)
         child.wait(30)
     world.step()
     assert attempts(world).token == 2 and world.file("left.txt") == "left\n"
-
-
-def until(what: Callable[[], bool], log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)

@@ -841,6 +841,34 @@ def test_pull_on_another_branch_or_apart_is_refused(world: World, typed: Typed) 
     assert "nothing new has landed" in typed(world.app, "pull")[1]
 
 
+def test_commits_of_the_team_are_not_written_anew_by_what_pull_says(
+    world: World, typed: Typed
+) -> None:
+    up = world.upstream()
+    land_something(world)
+    world.close()
+    assert typed(world.app, "push", "--branch", "work")[0] == 0
+    up.squash("work")
+    up.commit("theirs.txt", "1\n")
+    git(world.app, "pull", "-q", "origin", "main")
+    head = git(world.app, "rev-parse", "HEAD")
+    assert head == up.tip
+    code, said = typed(world.app, "pull")
+    assert code == 1 and "origin/main has them" in said
+    assert hints(said) == ["swarm sync", "swarm pull"]
+    for command in hints(said):
+        paste(world.app, command)
+    assert git(world.app, "rev-parse", "HEAD") == world.main
+    git(world.app, "merge-base", "--is-ancestor", head, "HEAD")
+    assert (world.app / "theirs.txt").exists() and (world.app / "src/one.txt").exists()
+    git(world.app, "commit", "-q", "--allow-empty", "-m", "mine")
+    assert hints(typed(world.app, "pull")[1]) == [], "nothing new has landed"
+    up.commit("more.txt", "1\n")
+    assert typed(world.app, "sync")[0] == 0
+    hint = hints(typed(world.app, "pull")[1])[0]
+    assert hint.startswith("git pull --rebase"), "one of mine is not the team's"
+
+
 @pytest.mark.parametrize("others", [0, 12])
 def test_an_untracked_file_in_the_way_of_a_pull_has_a_cure_to_paste(
     app: Path, typed: Typed, others: int

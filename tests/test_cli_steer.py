@@ -12,14 +12,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from swarm import steer
-from swarm.cli.boundary import run
 from swarm.ledger import records
 from swarm.ledger.events import Event
 from swarm.ledger.records import Run
@@ -27,24 +26,9 @@ from swarm.ledger.store import Draft
 from swarm.ledger.view import State, View
 from swarm.liveness import alive_path
 from swarm.request import find_wanted
-from tests.world import World, git
+from tests.world import World, git, typed, until
 
-Typed = Callable[..., tuple[int, str]]
 PATIENCE = 60.0
-
-
-@pytest.fixture
-def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
-    """Type a command in the world's checkout: its exit code, and all that it said."""
-
-    def run_there(world: World, *args: str) -> tuple[int, str]:
-        monkeypatch.chdir(world.app)
-        capsys.readouterr()
-        code = run(list(args))
-        said = capsys.readouterr()
-        return code, said.out + said.err
-
-    return run_there
 
 
 def held(tmp_path: Path) -> World:
@@ -55,88 +39,86 @@ def held(tmp_path: Path) -> World:
 # -- approve and reject ----------------------------------------------------------------------------
 
 
-def test_approve_lets_a_held_change_land(tmp_path: Path, typed: Typed) -> None:
+def test_approve_lets_a_held_change_land(tmp_path: Path) -> None:
     world = held(tmp_path)
     world.add("One")
     world.agent("one").write("one.txt", "1\n").commit().seal()
     assert world.state("one") is State.HELD
-    code, said = typed(world, "approve", "ONE")
-    assert code == 0 and "approved  one" in said and "was held: review" in said
-    assert "swarm gate --once" in said, "nobody is there to land it"
+    said = typed(world.app, "approve", "ONE")
+    assert said.code == 0 and "approved  one" in said.all and "was held: review" in said.all
+    assert "swarm gate --once" in said.all, "nobody is there to land it"
     world.work_gate()
     assert world.state("one") is State.LANDED
-    code, said = typed(world, "approve", "one")
-    assert code == 2 and "landed, not held" in said
+    said = typed(world.app, "approve", "one")
+    assert said.code == 2 and "landed, not held" in said.all
     world.close()
 
 
-def test_approve_all_takes_every_held_one_and_says_when_there_is_none(
-    tmp_path: Path, typed: Typed
-) -> None:
+def test_approve_all_takes_every_held_one_and_says_when_there_is_none(tmp_path: Path) -> None:
     world = held(tmp_path)
     for number in ("1", "2"):
         world.add(f"Task {number}")
         agent = world.agent(f"task-{number}", slot=f"s{number}")
         agent.write(f"{number}.txt", "x\n").commit().seal()
-    code, said = typed(world, "approve", "--all")
-    assert code == 0 and said.count("approved  task-") == 2
-    assert typed(world, "approve", "--all")[0] == 1
-    assert typed(world, "approve")[0] == 2
+    said = typed(world.app, "approve", "--all")
+    assert said.code == 0 and said.all.count("approved  task-") == 2
+    assert typed(world.app, "approve", "--all").code == 1
+    assert typed(world.app, "approve").code == 2
     world.close()
 
 
-def test_approve_of_several_is_all_or_nothing(tmp_path: Path, typed: Typed) -> None:
+def test_approve_of_several_is_all_or_nothing(tmp_path: Path) -> None:
     world = held(tmp_path)
     world.add("One")
     world.add("Two")
     world.agent("one").write("one.txt", "1\n").commit().seal()
-    assert typed(world, "approve", "one", "two")[0] == 2
+    assert typed(world.app, "approve", "one", "two").code == 2
     assert world.state("one") is State.HELD
     world.close()
 
 
-def test_reject_reaches_the_next_attempt_and_is_no_strike(tmp_path: Path, typed: Typed) -> None:
+def test_reject_reaches_the_next_attempt_and_is_no_strike(tmp_path: Path) -> None:
     world = held(tmp_path)
     world.add("One")
     world.agent("one").write("one.txt", "1\n").commit().seal()
-    assert typed(world, "reject", "one", "  ")[0] == 2
-    code, _ = typed(world, "reject", "one", "use the\x1b[31m cart's own total")
-    assert code == 0
+    assert typed(world.app, "reject", "one", "  ").code == 2
+    said = typed(world.app, "reject", "one", "use the\x1b[31m cart's own total")
+    assert said.code == 0
     world.step()
     attempts = world.ledger.view().attempts("one")
     assert attempts is not None and attempts.last is not None and attempts.strikes == []
     assert "use the [31m cart's own total" in attempts.last.message
     assert world.agent("one").opened.head == attempts.work.head if attempts.work else False
-    assert typed(world, "reject", "one", "again")[0] == 2
+    assert typed(world.app, "reject", "one", "again").code == 2
     world.close()
 
 
 # -- pause and resume ------------------------------------------------------------------------------
 
 
-def test_while_paused_nothing_lands(world: World, typed: Typed) -> None:
-    assert typed(world, "pause", "release day")[0] == 0
-    code, said = typed(world, "pause")
-    assert code == 1 and "release day" in said and "hint: swarm resume" in said
+def test_while_paused_nothing_lands(world: World) -> None:
+    assert typed(world.app, "pause", "release day").code == 0
+    said = typed(world.app, "pause")
+    assert said.code == 1 and "release day" in said.all and "hint: swarm resume" in said.all
     world.add("One")
     world.agent("one").write("one.txt", "1\n").commit().seal()
     world.work_gate()
     assert world.state("one") is State.QUEUED
-    assert typed(world, "resume")[0] == 0
+    assert typed(world.app, "resume").code == 0
     world.step()
     world.work_gate()
     assert world.state("one") is State.LANDED
-    assert typed(world, "resume")[0] == 1
+    assert typed(world.app, "resume").code == 1
 
 
-def test_a_person_cannot_resume_over_a_red_target(world: World, typed: Typed) -> None:
+def test_a_person_cannot_resume_over_a_red_target(world: World) -> None:
     world.push("bad.txt", "RED\n")
     world.add("One")
     world.agent("one").write("one.txt", "1\n").commit().seal()
     world.work_gate()
-    code, said = typed(world, "resume")
-    assert code == 1 and "is red" in said
-    assert typed(world, "pause", "I look at it")[0] == 0, "but pause on top of it"
+    said = typed(world.app, "resume")
+    assert said.code == 1 and "is red" in said.all
+    assert typed(world.app, "pause", "I look at it").code == 0, "but pause on top of it"
     gate = world.ledger.view().gate()
     assert gate is not None and gate.paused is not None and gate.paused.by == "person"
 
@@ -144,7 +126,7 @@ def test_a_person_cannot_resume_over_a_red_target(world: World, typed: Typed) ->
 # -- stop: without a runner ------------------------------------------------------------------------
 
 
-def test_stop_of_a_claim_whose_runner_is_gone_saves_and_parks(world: World, typed: Typed) -> None:
+def test_stop_of_a_claim_whose_runner_is_gone_saves_and_parks(world: World) -> None:
     world.add("One")
     agent = world.agent("one")
     agent.write("one.txt", "1\n").commit()
@@ -152,9 +134,9 @@ def test_stop_of_a_claim_whose_runner_is_gone_saves_and_parks(world: World, type
     agent.slot.close()
     alive_path(world.layout.runs, "r1-test").parent.mkdir(parents=True, exist_ok=True)
     alive_path(world.layout.runs, "r1-test").touch()
-    code, said = typed(world, "stop", "one", "--reason", "wrong idea")
-    assert code == 0, said
-    assert "stopped   one" in said and "swarm task reopen one" in said
+    said = typed(world.app, "stop", "one", "--reason", "wrong idea")
+    assert said.code == 0, said.all
+    assert "stopped   one" in said.all and "swarm task reopen one" in said.all
     world.step()
     view = world.ledger.view()
     parked, attempts = view.parked("one"), view.attempts("one")
@@ -163,19 +145,19 @@ def test_stop_of_a_claim_whose_runner_is_gone_saves_and_parks(world: World, type
     assert git(world.layout.hub, "show", f"{attempts.work.head}:two.txt") == "uncommitted"
 
 
-def test_stop_of_a_claim_by_hand_ends_it(world: World, typed: Typed) -> None:
+def test_stop_of_a_claim_by_hand_ends_it(world: World) -> None:
     world.add("One")
     agent = world.agent("one", slot="h1", runner="hand-me")
     agent.write("one.txt", "1\n")
     agent.slot.close()
-    code, said = typed(world, "stop", "one")
-    assert code == 0 and world.state("one") is State.PARKED, said
-    assert typed(world, "task", "reopen", "one")[0] == 0
+    said = typed(world.app, "stop", "one")
+    assert said.code == 0 and world.state("one") is State.PARKED, said.all
+    assert typed(world.app, "task", "reopen", "one").code == 0
     world.step()
 
 
 @pytest.mark.parametrize("state", ["open", "queued", "landed", "absent"])
-def test_stop_of_what_nobody_works_on_is_refused(world: World, typed: Typed, state: str) -> None:
+def test_stop_of_what_nobody_works_on_is_refused(world: World, state: str) -> None:
     if state != "absent":
         world.add("One")
     if state in ("queued", "landed"):
@@ -183,47 +165,47 @@ def test_stop_of_what_nobody_works_on_is_refused(world: World, typed: Typed, sta
     if state == "landed":
         world.work_gate()
     tip = world.ledger.view().tip
-    code, said = typed(world, "stop", "one")
-    assert code == 2 and said.startswith("error: ") and "hint" in said
+    said = typed(world.app, "stop", "one")
+    assert said.code == 2 and said.all.startswith("error: ") and "hint" in said.all
     assert world.ledger.view().tip == tip
 
 
 def test_stop_of_a_claim_on_another_host_is_refused(
-    world: World, typed: Typed, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.add("One")
     world.agent("one")
     monkeypatch.setattr("socket.gethostname", lambda: "another")
-    code, said = typed(world, "stop", "one")
-    assert code == 2 and "type it on" in said and world.state("one") is State.CLAIMED
+    said = typed(world.app, "stop", "one")
+    assert said.code == 2 and "type it on" in said.all and world.state("one") is State.CLAIMED
 
 
-def test_stop_without_a_run_is_a_plain_no(world: World, typed: Typed) -> None:
-    code, said = typed(world, "stop")
-    assert code == 1 and "no run of this repository works" in said
+def test_stop_without_a_run_is_a_plain_no(world: World) -> None:
+    said = typed(world.app, "stop")
+    assert said.code == 1 and "no run of this repository works" in said.all
 
 
-def test_stop_never_signals_a_process_that_is_not_the_runner(world: World, typed: Typed) -> None:
+def test_stop_never_signals_a_process_that_is_not_the_runner(world: World) -> None:
     """The record names a live process of somebody else's; the flock is another's."""
     bystander = subprocess.Popen(["sleep", "60"])
     try:
         world.live("r1-test")
         start_record(world, pid=bystander.pid)
         for args in (("stop",), ("stop", "--now")):
-            code, said = typed(world, *args)
-            assert code == 1 and "is not proved to be the runner" in said
+            said = typed(world.app, *args)
+            assert said.code == 1 and "is not proved to be the runner" in said.all
         assert bystander.poll() is None
     finally:
         bystander.kill()
         bystander.wait()
 
 
-def test_stop_of_a_run_whose_process_number_is_gone(world: World, typed: Typed) -> None:
+def test_stop_of_a_run_whose_process_number_is_gone(world: World) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     world.live("r1-test")
     start_record(world, pid=gone.pid)
-    assert typed(world, "stop")[0] == 1
+    assert typed(world.app, "stop").code == 1
 
 
 def start_record(world: World, pid: int) -> None:
@@ -274,13 +256,6 @@ def running(world: World, agent: str, slots: int = 1) -> Iterator[subprocess.Pop
             child.wait()
 
 
-def until(what: Callable[[], object], why: str, log: Path) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < deadline, f"{why}\n{log.read_text()}"
-        time.sleep(0.05)
-
-
 def pid_of(world: World, name: str) -> int | None:
     with contextlib.suppress(OSError, ValueError):
         return int((world.folder / name).read_text())
@@ -311,18 +286,18 @@ def waiting(world: World, trap: str = "") -> str:
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_stop_of_one_task_ends_its_agent_and_keeps_its_work(
-    world: World, typed: Typed, now: bool
-) -> None:
+def test_stop_of_one_task_ends_its_agent_and_keeps_its_work(world: World, now: bool) -> None:
     world.add("One")
     world.add("Two")
     log = world.folder / "run.log"
     with running(world, waiting(world, DEAF if now else ""), slots=2) as child:
-        until(lambda: pid_of(world, "one.pid") and pid_of(world, "two.pid"), "agents start", log)
+        until(
+            lambda: pid_of(world, "one.pid") and pid_of(world, "two.pid"), "agents start", log=log
+        )
         pid = pid_of(world, "one.pid")
-        code, said = typed(world, "stop", "one", *(["--now"] if now else []))
-        assert code == 0, said + log.read_text()
-        assert "stopped   one   its work is kept at" in said
+        said = typed(world.app, "stop", "one", *(["--now"] if now else []))
+        assert said.code == 0, said.all + log.read_text()
+        assert "stopped   one   its work is kept at" in said.all
         assert is_gone(pid)
         assert not is_gone(pid_of(world, "two.pid")) and child.poll() is None, "only that one"
         view = world.ledger.view()
@@ -335,18 +310,18 @@ def test_stop_of_one_task_ends_its_agent_and_keeps_its_work(
         world.step()
 
 
-def test_a_stopped_task_goes_on_from_its_work_when_reopened(world: World, typed: Typed) -> None:
+def test_a_stopped_task_goes_on_from_its_work_when_reopened(world: World) -> None:
     world.add("One")
     log = world.folder / "run.log"
     agent = "if test -e one.txt; then echo 2 > two.txt; exit 0; fi\n" + waiting(world)
     with running(world, agent) as child:
         world.add("Two", needs=("one",))
-        until(lambda: pid_of(world, "one.pid"), "the agent starts", log)
-        assert typed(world, "stop", "one")[0] == 0
+        until(lambda: pid_of(world, "one.pid"), "the agent starts", log=log)
+        assert typed(world.app, "stop", "one").code == 0
         child.wait(PATIENCE)
     assert child.returncode == 1, "a parked task is left"
-    assert typed(world, "task", "reopen", "one")[0] == 0
-    assert typed(world, "task", "cancel", "two")[0] == 0
+    assert typed(world.app, "task", "reopen", "one").code == 0
+    assert typed(world.app, "task", "cancel", "two").code == 0
     with running(world, agent) as child:
         child.wait(PATIENCE)
     assert world.state("one") is State.LANDED, log.read_text()
@@ -354,31 +329,29 @@ def test_a_stopped_task_goes_on_from_its_work_when_reopened(world: World, typed:
     world.step()
 
 
-def test_a_cancelled_task_ends_its_agent_soon(world: World, typed: Typed) -> None:
+def test_a_cancelled_task_ends_its_agent_soon(world: World) -> None:
     world.add("One")
     log = world.folder / "run.log"
     with running(world, waiting(world, DEAF)):
-        until(lambda: pid_of(world, "one.pid"), "the agent starts", log)
-        assert typed(world, "task", "cancel", "one")[0] == 0
-        until(lambda: is_gone(pid_of(world, "one.pid")), "the fence is seen", log)
-        until(lambda: world.hub.refs_below("refs/swarm/rescue/one"), "its work is rescued", log)
+        until(lambda: pid_of(world, "one.pid"), "the agent starts", log=log)
+        assert typed(world.app, "task", "cancel", "one").code == 0
+        until(lambda: is_gone(pid_of(world, "one.pid")), "the fence is seen", log=log)
+        until(lambda: world.hub.refs_below("refs/swarm/rescue/one"), "its work is rescued", log=log)
     world.step()
 
 
-def test_stop_of_a_run_lets_agents_finish_and_claims_nothing_new(
-    world: World, typed: Typed
-) -> None:
+def test_stop_of_a_run_lets_agents_finish_and_claims_nothing_new(world: World) -> None:
     world.add("One")
     world.add("Two")
     log = world.folder / "run.log"
     agent = f"echo $$ > {world.folder}/$SWARM_TASK.pid; echo 1 > $SWARM_TASK.txt\n"
     agent += f"until test -e {world.folder}/go; do sleep 0.1; done\n"
     with running(world, agent) as child:
-        until(lambda: pid_of(world, "one.pid"), "the agent starts", log)
-        code, said = typed(world, "stop")
-        assert code == 0 and "draining  r1" in said and "1 attempt finishes" in said
-        code, said = typed(world, "stop")
-        assert code == 0 and "asked before" in said
+        until(lambda: pid_of(world, "one.pid"), "the agent starts", log=log)
+        said = typed(world.app, "stop")
+        assert said.code == 0 and "draining  r1" in said.all and "1 attempt finishes" in said.all
+        said = typed(world.app, "stop")
+        assert said.code == 0 and "asked before" in said.all
         time.sleep(0.5)
         assert child.poll() is None, "a second plain stop is no harder than the first"
         (world.folder / "go").touch()
@@ -389,14 +362,14 @@ def test_stop_of_a_run_lets_agents_finish_and_claims_nothing_new(
     world.step()
 
 
-def test_stop_now_ends_a_run_and_everything_of_it(world: World, typed: Typed) -> None:
+def test_stop_now_ends_a_run_and_everything_of_it(world: World) -> None:
     world.add("One")
     log = world.folder / "run.log"
     with running(world, waiting(world, DEAF)) as child:
-        until(lambda: pid_of(world, "one.pid"), "the agent starts", log)
-        code, said = typed(world, "stop", "--now")
-        assert code == 0, said + log.read_text()
-        assert "stopped   r1" in said and "1 attempt ended" in said
+        until(lambda: pid_of(world, "one.pid"), "the agent starts", log=log)
+        said = typed(world.app, "stop", "--now")
+        assert said.code == 0, said.all + log.read_text()
+        assert "stopped   r1" in said.all and "1 attempt ended" in said.all
         child.wait(PATIENCE)
     assert is_gone(pid_of(world, "one.pid"))
     assert world.state("one") is State.OPEN, "a stopped run's tasks go on in the next one"
@@ -406,33 +379,31 @@ def test_stop_now_ends_a_run_and_everything_of_it(world: World, typed: Typed) ->
 
 
 def test_stop_of_a_task_whose_runner_hangs_says_so_and_loses_nothing(
-    world: World, typed: Typed, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("swarm.cli.steer.ANSWER_SECONDS", 0.3)
     world.add("One")
     log = world.folder / "run.log"
     with running(world, waiting(world)) as child:
-        until(lambda: pid_of(world, "one.pid"), "the agent starts", log)
+        until(lambda: pid_of(world, "one.pid"), "the agent starts", log=log)
         os.kill(child.pid, signal.SIGSTOP)
         try:
-            code, said = typed(world, "stop", "one")
-            assert code == 1 and "has not answered" in said
+            said = typed(world.app, "stop", "one")
+            assert said.code == 1 and "has not answered" in said.all
             assert world.state("one") is State.CLAIMED
         finally:
             os.kill(child.pid, signal.SIGCONT)
-        until(lambda: world.state("one") is State.PARKED, "it heeds the request later", log)
+        until(lambda: world.state("one") is State.PARKED, "it heeds the request later", log=log)
 
 
-def test_stop_during_setup_ends_the_setup_and_is_no_failure_of_it(
-    tmp_path: Path, typed: Typed
-) -> None:
+def test_stop_during_setup_ends_the_setup_and_is_no_failure_of_it(tmp_path: Path) -> None:
     setup = f'case "$PWD" in */slots/*) echo $$ > {tmp_path}/setup.pid; sleep 60;; esac'
     world = World(tmp_path, config=f"[worktree]\nsetup = '''{setup}'''\n")
     world.add("One")
     log = tmp_path / "run.log"
     with running(world, "exit 1") as child:
-        until(lambda: pid_of(world, "setup.pid"), "setup starts", log)
-        assert typed(world, "stop", "one", "--now")[0] == 0, log.read_text()
+        until(lambda: pid_of(world, "setup.pid"), "setup starts", log=log)
+        assert typed(world.app, "stop", "one", "--now").code == 0, log.read_text()
         assert is_gone(pid_of(world, "setup.pid"))
         child.wait(PATIENCE)
     attempts = world.ledger.view().attempts("one")
@@ -442,8 +413,8 @@ def test_stop_during_setup_ends_the_setup_and_is_no_failure_of_it(
     world.close()
 
 
-def test_a_run_that_only_a_pause_holds_up_ends_with_a_plain_no(world: World, typed: Typed) -> None:
-    assert typed(world, "pause", "release day")[0] == 0
+def test_a_run_that_only_a_pause_holds_up_ends_with_a_plain_no(world: World) -> None:
+    assert typed(world.app, "pause", "release day").code == 0
     world.add("One")
     with running(world, "echo 1 > one.txt") as child:
         child.wait(PATIENCE)
@@ -458,7 +429,7 @@ def test_a_request_never_stops_a_later_attempt(world: World) -> None:
     world.live("r1-test")
     setting = steer.Sweep(world.layout, world.rules, world.bounds)
     answer = steer.stop_task(world.ledger, setting, "one", by="me")
-    assert isinstance(answer, steer.Asked)
+    assert isinstance(answer, steer.RunnerEnds)
     assert find_wanted(world.layout, first.claimed.lock) is not None
     first.end()
     second = world.agent("one")

@@ -130,6 +130,14 @@ def test_C22_nothing_claimable_is_an_exit_code_and_says_why(world: World) -> Non
     assert (record["schema"], record["exit_code"]) == ("swarm.error/1", 10)
 
 
+def test_nothing_claimable_names_what_is_ready_for_a_role(world: World) -> None:
+    world.add("Look", role="review")
+    done = run_swarm(world.app, "claim")
+    assert done.returncode == 10, done.stderr
+    assert "ready: look for the role review (swarm claim look)" in done.stdout
+    assert run_swarm(world.app, "claim", "look").returncode == 0
+
+
 def test_a_task_held_by_a_loop_names_its_holder(world: World, work: Workspace) -> None:
     world.add("One")
     world.acquire("one", slot="s3")

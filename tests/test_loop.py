@@ -320,6 +320,26 @@ def test_a_conflict_left_alone_is_unresolved_and_its_commits_are_kept(world: Wor
     assert world.agent(task).opened.conflicted == ("src/a.txt",)
 
 
+def test_what_the_gate_said_outlives_attempts_that_fail_by_themselves(world: World) -> None:
+    task = world.add("Red first", strikes=9)
+    world.work_loop(world.loop("echo RED > one.txt"))
+    world.work_gate()
+    assert (last(world, task).outcome, attempts(world, task).sent_back) == ("check_failed", None)
+    for said in ("exit 3", "exit 4"):
+        world.clock.pass_(hours=1)
+        world.work_loop(world.loop(said))
+        back = attempts(world, task).sent_back
+        assert last(world, task).outcome == "agent_failed" and back is not None
+        assert (back.outcome, back.token) == ("check_failed", 1)
+    world.clock.pass_(hours=1)
+    world.work_loop(world.loop("rm one.txt; echo green > two.txt"))
+    prompt = (world.layout.attempt("r1", task, 4) / "prompt.md").read_text()
+    assert "attempt was sent back. exit code 4" in prompt
+    assert f"An earlier attempt's change was sent back. {back.message}\n{back.detail}" in prompt
+    world.work_gate()
+    assert world.state(task) is State.LANDED and attempts(world, task).sent_back is None
+
+
 # Setup, teardown, environment
 
 

@@ -25,8 +25,8 @@ import msgspec
 import psutil
 import pytest
 
+from swarm import files, notify, overview
 from swarm import loop as loops
-from swarm import notify, overview
 from swarm.claim import Ending, release
 from swarm.errors import Exit, TargetRed
 from swarm.gate import Gate
@@ -37,7 +37,7 @@ from swarm.overview import Need
 from swarm.steer import pause, resume
 from swarm.supervisor import Supervisor
 from swarm.task import approve, reopen
-from tests.world import SUITE, World, git, run_swarm
+from tests.world import SUITE, World, git, run_swarm, until
 
 PATIENCE = 30.0
 HEAR = "cat >>{told}"
@@ -99,7 +99,7 @@ def needs(world: World) -> list[Need]:
 
 def record(world: World) -> dict[str, Tried]:
     path = world.layout.notified
-    return msgspec.json.decode(path.read_bytes(), type=Notified).told if path.exists() else {}
+    return msgspec.json.decode(path.read_bytes(), type=Notified).notified if path.exists() else {}
 
 
 def at_work() -> list[int]:
@@ -264,16 +264,9 @@ def runners(world: World, count: int) -> list[subprocess.Popen[str]]:
         )
         for number in range(count)
     ]
-    until(lambda: all((world.folder / f"{SUITE}-{n}").exists() for n in range(count)))
+    until(lambda: all((world.folder / f"{SUITE}-{n}").exists() for n in range(count)), "all begin")
     (world.folder / "go").touch()
     return started
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_runners_that_look_at_once_tell_once_between_them(make: Make) -> None:
@@ -288,8 +281,7 @@ def test_while_another_tells_a_look_does_not_wait(make: Make) -> None:
     world = make()
     park(world)
     one = notifier(world)
-    with notify._alone(world.layout.notified.with_suffix(".lock"), None) as is_ours:
-        assert is_ours
+    with files.alone(world.layout.notified.with_suffix(".lock")):
         began = time.monotonic()
         look(world, one)
         assert time.monotonic() - began < 5
@@ -302,10 +294,10 @@ def test_a_runner_killed_while_it_tells_leaves_nothing_and_the_next_one_tells(ma
     world = make('cd "$(dirname {told})"; test -e up || { touch on; sleep 300; }; cat >>told')
     park(world)
     (killed,) = runners(world, 1)
-    until(lambda: (world.folder / "on").exists())
+    until((world.folder / "on").exists, "the command works")
     killed.kill()
     killed.communicate(timeout=PATIENCE)
-    until(lambda: at_work() == [])
+    until(lambda: at_work() == [], "it has ended")
     (world.folder / "up").touch()
     look(world, notifier(world))
     assert kinds(world) == [("parked", "parked")], "at least once: nobody recorded the first"
@@ -317,9 +309,9 @@ DAMAGE = [
     b"[]",
     b"\xff\xfe",
     b"[" * 100_000,
-    b'{"format": 2, "told": {}}',
-    b'{"told": {"x": {"at": "2026-01-02T03:04:05", "tries": 1}}}',
-    b'{"told": {"x": {"at": "2026-01-02T03:04:05Z", "tries": 0, "failure": "x"}}}',
+    b'{"format": 2, "notified": {}}',
+    b'{"notified": {"x": {"at": "2026-01-02T03:04:05", "tries": 1}}}',
+    b'{"notified": {"x": {"at": "2026-01-02T03:04:05Z", "tries": 0, "failure": "x"}}}',
 ]
 
 
@@ -349,7 +341,7 @@ def test_a_record_that_cannot_be_written_is_kept_in_mind_and_said_once(make: Mak
     look(world, one)
     assert kinds(world) == [("parked", "parked"), ("parked", "another")]
     (line,) = said
-    assert line.startswith("[notify] command: what was told cannot be written down: ")
+    assert line.startswith("[notify] command: what was notified cannot be written down: ")
     assert [path.name for path in world.layout.runs.iterdir() if path.name.startswith(".")] == []
 
 
@@ -720,9 +712,9 @@ def test_a_command_that_hangs_slows_no_run_and_its_end_only_by_the_limit(
     supervisor = supervise(world, script)
     assert run(supervisor)[0] is Exit.NO
     assert [world.state(f"task-{n}") for n in range(3)] == [State.LANDED] * 3
-    assert supervisor.faults.count(
+    assert list(supervisor.faults) == [
         "[notify] command: failed, no end within 2s; a line is tried 3 times"
-    ) == len(supervisor.faults)
+    ]
     assert at_work() == []
 
 
@@ -771,7 +763,7 @@ def test_a_run_as_typed_tells_a_parked_task_once(make: Make) -> None:
         assert "warning" not in done.stdout and "notify" not in done.stdout
     (heard,) = told(world)
     assert (heard["kind"], heard["task"]) == ("parked", "lazy")
-    assert heard["do"] == ["swarm show lazy"]
+    assert heard["do"] == ["swarm show lazy", "swarm task reopen lazy"]
 
 
 def test_a_run_as_typed_says_that_nobody_could_be_told(make: Make) -> None:
@@ -795,7 +787,7 @@ def test_a_run_stopped_at_once_waits_for_no_command_that_hangs(make: Make) -> No
         stdout=subprocess.PIPE,
         text=True,
     )
-    until(lambda: at_work() != [])
+    until(lambda: at_work() != [], "it works")
     started.send_signal(signal.SIGTERM)
     said, _ = started.communicate(timeout=2 * PATIENCE)
     assert started.returncode == 130, said

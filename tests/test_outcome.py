@@ -159,6 +159,20 @@ def test_a_question_parks_with_the_question_in_it() -> None:
     assert parked is not None and (parked.reason, parked.question) == ("asked", "why")
 
 
+def test_the_last_verdict_stays_until_there_is_another() -> None:
+    now = begun()
+    for number, outcome, kept in (
+        (1, "agent_failed", None),
+        (2, "rejected", None),
+        (3, "given_up", 2),
+        (4, "expired", 2),
+        (5, "conflict", None),
+        (6, "silent", 5),
+    ):
+        now, _ = conclude(now, last(outcome, number), Bounds(strikes=9), NOW)  # type: ignore[arg-type]
+        assert (now.sent_back.token if now.sent_back else None) == kept, outcome
+
+
 def with_work(outcome: Outcome, paths: list[str] | None = None) -> Attempts:
     work = Work(ref="refs/swarm/work/t/1", head=HEAD)
     return msgspec.structs.replace(begun(), work=work, last=last(outcome, paths=paths))

@@ -211,7 +211,9 @@ def test_S4_a_dead_runners_claims_are_announced_until_a_run_takes_them(world: Wo
     world.agent("orphan", runner="r1-dead")
     assert kinds(look(world)) == [], "its runner lives"
     alive.close()
-    assert need(look(world), "gone").why == "r1 was killed and holds orphan"
+    gone = need(look(world), "gone")
+    assert gone.why == "r1 was killed and holds orphan"
+    assert gone.do == ["swarm run --agent scripted"], "it can be pasted: an agent is named"
     begin_run(world, "r2", "r2-test")
     assert kinds(look(world)) == [], "a living run takes it over by itself"
 

@@ -11,6 +11,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from swarm.errors import UsageError
 from swarm.gather import MOST_FILES
 from swarm.ledger.view import State
 from swarm.plumbing.hub import RESCUE
-from tests.world import World, git, run_swarm
+from tests.world import World, git, run_swarm, until
 
 PATIENCE = 30.0  # seconds until a test gives up on what should happen at once
 
@@ -90,13 +91,6 @@ def start(world: World, text: str) -> subprocess.Popen[str]:
     )
 
 
-def until(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {what}"
-        time.sleep(0.02)
-
-
 def task_files(world: World) -> dict[str, str]:
     folder = world.app / "tasks"
     return {f.name: f.read_text() for f in sorted(folder.glob("*"))} if folder.is_dir() else {}
@@ -138,7 +132,8 @@ def test_three_tasks_are_written_and_it_says_what_to_type_next(world: World) -> 
     assert "tokens and cost: unknown" in done.stdout
     read, check, run = lines[-3:]
     assert read.startswith("read them   tasks/")
-    assert (check, run) == ("then        swarm plan check", "then        swarm run")
+    assert check == "then        swarm plan check"
+    assert run == "then        swarm run -- ./my-agent.sh", "many lines are not repeated"
     assert "\x1b" not in done.stdout
     assert git(world.app, "status", "--porcelain") == (before + "\n?? tasks/").strip()
 
@@ -349,6 +344,25 @@ def test_no_more_than_200_files_are_taken(world: World) -> None:
 
 
 # -- it ends badly --------------------------------------------------------------------------------
+
+
+def test_the_next_run_is_said_with_the_same_agent(world: World) -> None:
+    done = plan_new(world, one := "mkdir tasks; echo '# One' > tasks/one.md")
+    assert done.stdout.splitlines()[-1] == "then        " + shlex.join(
+        ["swarm", "run", "--", "sh", "-c", one]
+    )
+
+
+def test_whoever_plans_has_nobody_to_ask(world: World) -> None:
+    verbs = ('ask "Which?"', "submit", 'release --reason "no"')
+    script = "".join(f"swarm {verb}; echo ended with $?;" for verb in verbs)
+    done = plan_new(world, f"{script} {GOOD}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = (folder(world) / "transcript.jsonl").read_text()
+    errors = (folder(world) / "stderr.log").read_text()
+    assert said.count("ended with 2\n") == 3, said + errors
+    assert errors.count("error: a plan is made here") == 3
+    assert 'with "role: person"' in errors
 
 
 def test_a_failure_is_one_error_and_what_it_wrote_is_kept(world: World) -> None:

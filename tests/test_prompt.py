@@ -56,8 +56,16 @@ def test_a_later_attempt_is_told_why_the_last_was_sent_back() -> None:
     assert "Change only files under: src/report/**, tests/report/**\n" in text
     assert "- money-type: A money type (6f20a3d, 4 files)\n" in text
     assert "Your last attempt was sent back. Conflict with money-rename.\n2 files\n" in text
+    assert "An earlier" not in text
     assert "files with conflict markers: src/a.py, src/b.py\n" in text
     assert text.endswith("Write British English.\n")
+
+
+def test_an_earlier_verdict_stands_below_the_last_end() -> None:
+    back = LastFacts(message="tests failed", detail="FAILED test_a")
+    text = render(dataclasses.replace(AGAIN, sent_back=back))
+    assert text.index("Conflict with") < text.index("An earlier attempt's change was sent back.")
+    assert "sent back. tests failed\nFAILED test_a\n" in text
 
 
 def test_what_people_said_stands_there_with_the_questions() -> None:

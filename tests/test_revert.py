@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,8 +25,9 @@ from swarm.ledger import records
 from swarm.ledger.events import Event
 from swarm.ledger.store import Draft
 from swarm.ledger.view import State
-from swarm.revert import Entangled, NothingLeft, NotLanded, Offered, OnItsWay
-from tests.world import World, git, typed
+from swarm.offer import Waits
+from swarm.revert import Entangled, NothingLeft, NotLanded, RevertQueued
+from tests.world import Said, World, git, typed
 
 LINES = "".join(f"{number}\n" for number in range(1, 10))
 
@@ -66,7 +69,7 @@ def revert(world: World, *tasks: str) -> reverting.Answer:
 def settle(world: World, *tasks: str) -> str:
     """Offer it and let the gate decide; the task."""
     answer = revert(world, *tasks)
-    assert isinstance(answer, Offered), answer
+    assert isinstance(answer, RevertQueued), answer
     world.work_gate()
     assert world.state(answer.entry.task) is State.LANDED
     return answer.entry.task
@@ -84,6 +87,7 @@ def test_one_landing_is_taken_back_by_a_change_like_any_other(world: World) -> N
         "schema": "swarm.revert/1",
         "task": "revert-1",
         "undoes": ["add-search"],
+        "left": [],
         "result": "landed",
         "state": "landed",
     }
@@ -108,7 +112,7 @@ def test_twice_is_the_same_as_once(world: World) -> None:
     world.land("One", "a.txt", line(5, "one"))
     assert world.typed("revert", "one", "--no-wait").code == Exit.YES
     answer = revert(world, "one")
-    assert answer == OnItsWay("revert-1", State.QUEUED, ("one",))
+    assert answer == Waits("revert-1", State.QUEUED, ("one",), ())
     said = world.typed("revert", "ONE")
     assert said.code == Exit.YES and world.state("revert-1") is State.LANDED, said
     events = world.events()
@@ -154,7 +158,7 @@ def test_what_was_undone_before_is_left_out_of_the_rest(world: World) -> None:
     world.land("Two", "b.txt", line(5, "two"))
     settle(world, "one")
     answer = revert(world, "one", "two", "one")
-    assert isinstance(answer, Offered)
+    assert isinstance(answer, RevertQueued)
     assert (answer.undoes, answer.left) == (("two",), ("one",))
 
 
@@ -259,16 +263,202 @@ def test_what_later_work_stands_on_is_named_with_whose_it_is(world: World) -> No
     world.close_gates()
     events = world.events()
     answer = revert(world, "one")
-    assert answer == Entangled("one", ("a.txt",), ("three", "two"))
+    together = ("three", "two", "one")
+    assert answer == Entangled("one", ("a.txt",), ("three", "two"), (), together)
     said = world.typed("revert", "one")
     assert said.code == Exit.NO
     assert "one cannot be undone by itself: a.txt was changed again by three, two" in said.err
-    hints = [row.removeprefix("  hint: ") for row in said.err.splitlines() if "hint:" in row]
+    hints = hints_of(said)
     assert hints[0] == "swarm revert three two one"
     assert world.events() == events, "nothing was added"
-    assert world.typed(*shlex.split(hints[1])[1:]).code == 0, "the other hint can be pasted too"
-    assert world.typed(*shlex.split(hints[0])[1:]).code == Exit.YES
+    assert paste(world, hints[1]).code == 0, "the other hint can be pasted too"
+    assert paste(world, hints[0]).code == Exit.YES
     assert world.file("a.txt") == LINES and world.file("b.txt") == line(5, "four")
+
+
+def hints_of(said: Said) -> list[str]:
+    return [row.removeprefix("  hint: ") for row in said.err.splitlines() if "hint:" in row]
+
+
+def paste(world: World, hint: str) -> Said:
+    """A hint, typed as it stands."""
+    command, *args = shlex.split(hint)
+    assert command == "swarm"
+    return world.typed(*args)
+
+
+def test_the_hint_of_what_is_entangled_with_reverts_can_be_pasted(world: World) -> None:
+    """Undone, brought back, and undone again: the set is undone with what undid it."""
+    world.land("Bye", "a.txt", line(5, "bye"))
+    for name in ("base", "mid", "top"):
+        world.land(name.title(), "a.txt", line(5, name))
+    settle(world, "base", "mid", "top")
+    assert settle(world, "revert-1") == "revert-2"
+    assert settle(world, "top") == "revert-3"
+    assert world.file("a.txt") == line(5, "mid")
+    said = world.typed("revert", "base", "bye")
+    assert said.code == Exit.NO, said
+    first, ask = hints_of(said)
+    assert first.startswith("swarm revert ") and first.endswith(" base bye")
+    assert "Undo base, bye" in shlex.split(ask), "all that was named stays"
+    pasted = paste(world, first)
+    assert pasted.code == Exit.YES, pasted
+    assert world.file("a.txt") == LINES
+
+
+def test_a_set_that_cannot_be_undone_is_no_hint(world: World) -> None:
+    world.land("One", "a.txt", line(5, "one"))
+    world.land("Two", "a.txt", line(5, "two"))
+    oid = world.push("a.txt", line(5, "by hand"), "Fix \x1b[2J it")
+    answer = revert(world, "one")
+    assert isinstance(answer, Entangled)
+    assert (answer.task, answer.later, answer.together) == ("one", ("two",), ())
+    assert [commit.oid for commit in answer.commits] == [oid]
+    said = world.typed("revert", "one")
+    assert said.code == Exit.NO and "\x1b" not in said.err
+    assert f"a.txt was changed again by two, {oid[:7]} by " in said.err
+    assert '"Fix [2J it"' in said.err
+    (ask,) = hints_of(said)
+    assert paste(world, ask).code == 0
+
+
+@pytest.mark.parametrize("has_own", [False, True])
+def test_what_came_from_the_team_since_is_named_with_the_sync_that_brought_it(
+    world: World, has_own: bool
+) -> None:
+    """Whether the target went forward to their own commit, or was merged with it."""
+    world.land("One", "a.txt", line(5, "one"))
+    up = world.upstream()
+    git(world.app, "pull", "-q", "--ff-only", "swarm", "main")
+    git(world.app, "push", "-q", "origin", "HEAD:main")
+    if has_own:
+        world.land("Two", "b.txt", line(5, "two"))
+    tip = up.commit("a.txt", line(5, "theirs"), "Theirs")
+    assert world.typed("sync").code == Exit.YES
+    assert (world.main == tip) is not has_own
+    answer = revert(world, "one")
+    assert isinstance(answer, Entangled)
+    assert (answer.later, answer.together) == (("sync-1",), ("sync-1", "one"))
+    assert [(commit.oid, commit.subject) for commit in answer.commits] == [(tip, "Theirs")]
+    said = world.typed("revert", "one")
+    assert f"was changed again by sync-1, {tip[:7]} by " in said.err and '"Theirs"' in said.err
+    first, _ = hints_of(said)
+    assert first == "swarm revert sync-1 one"
+    assert paste(world, first).code == Exit.YES
+    assert world.file("a.txt") == LINES
+
+
+def open_revert(world: World) -> None:
+    """`revert-1` undoes one and two, and came back; three has landed and is not in it."""
+    for number, name in enumerate(("one", "two", "three")):
+        world.land(name.title(), "a.txt" if number < 2 else "b.txt", line(5, name))
+    assert isinstance(revert(world, "two", "one"), RevertQueued)
+    world.push("a.txt", line(5, "two and more"))
+    world.work_gate()
+    assert world.state("revert-1") is State.OPEN
+
+
+def test_a_revert_that_waits_says_what_it_undoes_and_what_not(world: World) -> None:
+    open_revert(world)
+    assert revert(world, "three", "one") == Waits("revert-1", State.OPEN, ("one",), ("three",))
+    said = world.typed("revert", "three", "one")
+    assert said.code == Exit.NO
+    waits, *rest = said.out.splitlines()
+    assert waits.startswith("waits     revert-1   conflict")
+    assert rest == [
+        "next      swarm run",
+        "          swarm claim revert-1   by hand",
+        "undoes    one",
+        "left      revert-1 does not undo three",
+        "instead   swarm task cancel revert-1",
+        "          swarm revert three one",
+    ]
+    found = json.loads(world.typed("revert", "three", "one", "--json").out)
+    assert (found["undoes"], found["left"]) == (["two", "one"], ["three"])
+    assert (found["result"], found["state"]) == ("waits", "open")
+    assert world.typed("claim", "revert-1").code == 0, "as it says"
+    assert typed(world.app, "release", "revert-1", "--reason", "not now").code == 0
+    assert world.typed("task", "cancel", "revert-1").code == 0
+    assert world.typed("revert", "three").code == Exit.YES, "nothing is in its way any more"
+    assert world.file("b.txt") == LINES
+
+
+def test_a_parked_revert_can_be_opened_again_or_given_up(world: World) -> None:
+    open_revert(world)
+    for number in range(3):
+        world.agent("revert-1", slot=f"s{number + 1}").end()
+    assert world.state("revert-1") is State.PARKED
+    said = world.typed("revert", "one")
+    assert said.code == Exit.NO
+    rows = [
+        row.removeprefix("next").removeprefix("instead").strip() for row in said.out.split("\n")
+    ]
+    for step in ("swarm task reopen revert-1", "swarm task cancel revert-1", "swarm revert one"):
+        assert step in rows, said.out
+    assert world.typed("task", "reopen", "revert-1").code == 0
+    assert world.state("revert-1") is State.OPEN
+
+
+def test_what_a_queued_revert_lacks_follows_it(world: World) -> None:
+    world.land("One", "a.txt", line(5, "one"))
+    world.land("Two", "b.txt", line(5, "two"))
+    assert isinstance(revert(world, "one"), RevertQueued)
+    said = world.typed("revert", "one", "two", "--json")
+    assert said.code == Exit.YES, said
+    found = json.loads(said.out)
+    assert (found["task"], found["undoes"], found["left"]) == ("revert-2", ["two"], ["one"])
+    assert world.file("a.txt") == LINES and world.file("b.txt") == LINES
+
+
+def test_a_revert_and_what_it_undid_together_are_nothing(world: World) -> None:
+    world.land("One", "a.txt", line(5, "one"))
+    settle(world, "one")
+    assert revert(world, "revert-1", "one") == NothingLeft(("revert-1", "one"))
+
+
+def test_what_needs_it_and_was_undone_does_not_stay(world: World) -> None:
+    world.land("One", "a.txt", line(5, "one"))
+    world.land("Two", "b.txt", line(5, "two"), needs=["one"])
+    settle(world, "two")
+    said = world.typed("revert", "one")
+    assert said.code == Exit.YES and said.out.startswith("undoes    one"), said.out
+
+
+def test_what_never_changed_a_file_is_not_said_to_be_gone(world: World) -> None:
+    up = world.upstream()
+    up.git("commit", "-q", "--allow-empty", "-m", "nothing")
+    up.push()
+    assert world.typed("sync").code == Exit.YES
+    assert revert(world, "sync-1") == NothingLeft((), ("sync-1",))
+    assert world.typed("revert", "sync-1").out == "sync-1 changed no file of main\n"
+
+
+def test_a_revert_that_is_interrupted_says_what_becomes_of_it(
+    make: Callable[..., World], tmp_path: Path
+) -> None:
+    check = f"test ! -e {tmp_path}/slow || {{ touch {tmp_path}/began; exec sleep 60; }}"
+    world = make(check=check)
+    world.land("One", "a.txt", line(5, "one"))
+    world.push("more.txt", "1\n")  # else the tree without it was judged before
+    world.close_gates()
+    (tmp_path / "slow").touch()
+    argv = [sys.executable, "-m", "swarm", "revert", "one"]
+    one = subprocess.Popen(
+        argv, cwd=world.app, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while not (tmp_path / "began").exists():
+        assert one.poll() is None, one.communicate()
+        time.sleep(0.02)
+    one.send_signal(signal.SIGINT)
+    _, err = one.communicate(timeout=30)
+    assert one.returncode == Exit.INTERRUPTED
+    line_ = "queued    revert-1 stays in the queue and lands with the next run, or now: "
+    assert err.strip() == f"{line_}swarm gate --once"
+    world.step()
+    assert world.state("revert-1") is State.QUEUED
+    (tmp_path / "slow").unlink()
+    assert world.typed("gate", "--once").code == 0
+    assert world.file("a.txt") == LINES
 
 
 def test_a_path_that_would_be_a_command_is_quoted_in_the_hint(world: World) -> None:
@@ -292,7 +482,7 @@ def test_who_changed_it_is_found_behind_merges_of_the_team(world: World) -> None
     up.git("merge", "-q", "--no-ff", "-m", "merge", "origin/work")
     up.push()
     assert world.typed("sync").code == 0 and world.main == up.tip
-    assert revert(world, "one") == Entangled("one", ("a.txt",), ("two",))
+    assert revert(world, "one") == Entangled("one", ("a.txt",), ("two",), (), ("two", "one"))
     settle(world, "two")
     assert world.file("a.txt") == line(5, "one") and world.file("theirs.txt") == "1\n"
 
@@ -317,7 +507,7 @@ def test_a_revert_can_be_reverted_and_done_again(world: World) -> None:
 
 def test_a_cancelled_revert_was_none(world: World) -> None:
     world.land("One", "a.txt", line(5, "one"))
-    assert isinstance(revert(world, "one"), Offered)
+    assert isinstance(revert(world, "one"), RevertQueued)
     assert world.typed("task", "cancel", "revert-1").code == 0
     assert settle(world, "one") == "revert-2"
 
@@ -399,7 +589,8 @@ def test_a_revert_is_read_by_a_person_where_all_is(make: Callable[..., World]) -
     world.work_gate()
     before = world.main
     said = world.typed("revert", "one")
-    assert said.code == Exit.NO and "held      revert-1" in said.out
+    assert said.code == Exit.NO
+    assert said.out.count("\nheld      revert-1") == 1, said.out
     assert "swarm approve revert-1" in said.out
     entry = world.ledger.view().entry("revert-1")
     assert entry is not None and set(entry.reasons) == {"protected", "review"}, entry.reasons
@@ -412,7 +603,7 @@ def test_a_revert_is_read_by_a_person_where_all_is(make: Callable[..., World]) -
 
 def test_the_target_moves_between_the_offer_and_the_landing(world: World) -> None:
     world.land("One", "a.txt", line(5, "one"))
-    assert isinstance(revert(world, "one"), Offered)
+    assert isinstance(revert(world, "one"), RevertQueued)
     world.push("by-hand.txt", "1\n")
     world.push("a.txt", line(5, "one").replace("9\n", "hand\n"))
     world.work_gate()
@@ -422,11 +613,11 @@ def test_the_target_moves_between_the_offer_and_the_landing(world: World) -> Non
 
 def test_a_conflict_comes_back_for_the_next_attempt(world: World) -> None:
     world.land("One", "a.txt", line(5, "one"))
-    assert isinstance(revert(world, "one"), Offered)
+    assert isinstance(revert(world, "one"), RevertQueued)
     world.push("a.txt", line(5, "one and more"))
     world.work_gate()
     assert world.state("revert-1") is State.OPEN
-    assert revert(world, "one") == OnItsWay("revert-1", State.OPEN, ("one",))
+    assert revert(world, "one") == Waits("revert-1", State.OPEN, ("one",), ())
     said = world.typed("revert", "one")
     assert said.code == Exit.NO and "waits     revert-1   conflict" in said.out
     agent = world.agent("revert-1")
@@ -495,4 +686,4 @@ def test_a_damaged_text_keeps_nothing_from_being_taken_back(world: World) -> Non
 
     world.ledger.append(decide)
     answer = reverting.revert(world.work, ["one"])
-    assert isinstance(answer, Offered) and answer.undoes == ("one",)
+    assert isinstance(answer, RevertQueued) and answer.undoes == ("one",)

@@ -32,7 +32,7 @@ from swarm.invariants import checkout_facts, checkout_faults
 from swarm.ledger.records import Lock
 from swarm.ledger.view import State
 from swarm.overview import stand
-from tests.world import World, git, run_swarm
+from tests.world import World, git, run_swarm, until
 
 PATIENCE = 30.0  # seconds until a test gives up on what should happen at once
 
@@ -90,13 +90,6 @@ def start(world: World, *args: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
     )
-
-
-def until(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {what}"
-        time.sleep(0.02)
 
 
 def ended(child: subprocess.Popen[str]) -> str:

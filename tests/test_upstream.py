@@ -6,7 +6,11 @@ Guards: nothing of either side is lost, nothing conflicts with itself, nothing r
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -20,7 +24,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from swarm import upstream
+from swarm import overview, upstream
 from swarm.claim import NothingClaimable
 from swarm.errors import Exit
 from swarm.ledger import records
@@ -28,9 +32,11 @@ from swarm.ledger.events import Event
 from swarm.ledger.records import UPSTREAM_PATH
 from swarm.ledger.store import Draft
 from swarm.ledger.view import State
+from swarm.offer import Waits
+from swarm.overview import Need
 from swarm.supervisor import Supervisor
-from swarm.upstream import Offered, Rewritten, Sync, UpToDate, Waits
-from tests.world import CHECK, Upstream, World, git, typed
+from swarm.upstream import Rewritten, Sync, SyncQueued, UpToDate
+from tests.world import CHECK, Upstream, World, git, typed, until
 
 LINES = "".join(f"{number}\n" for number in range(1, 10))
 
@@ -64,9 +70,13 @@ def bring(world: World, **keys: bool) -> Sync:
 def settle(world: World, **keys: bool) -> str:
     """Bring it in and let the gate decide; the task."""
     answer = bring(world, **keys)
-    assert isinstance(answer, Offered), answer
+    assert isinstance(answer, SyncQueued), answer
     world.work_gate()
     return answer.entry.task
+
+
+def needs(world: World) -> list[Need]:
+    return overview.status(world.work).needs_you
 
 
 def has(world: World, commit: str) -> bool:
@@ -162,6 +172,8 @@ def test_nobody_takes_what_is_red_upstream(world: World, up: Upstream) -> None:
     events = world.events()
     said = world.typed("sync")
     assert said.code == Exit.NO and "swarm claim sync-1" in said.out
+    assert "strike" not in world.typed("log").out and " of 1000" not in world.typed("log").out
+    assert " of 1000" not in world.typed("show", "sync-1").out
     assert world.events() == events, "the same commit is not tried twice"
     tip = up.commit("b.txt", "green\n")
     assert world.typed("sync").code == Exit.YES
@@ -215,7 +227,7 @@ def test_a_hundred_commits_come_in_as_one_change(
     git(up.mate, "merge", "-q", "-m", "octopus", "x", "y")
     tip = up.push()
     answer = bring(world)
-    assert isinstance(answer, Offered) and answer.commits == 105
+    assert isinstance(answer, SyncQueued) and answer.commits == 105
     world.work_gate()
     assert has(world, tip) and world.file("x") == "1\n" and world.file("other.txt") == "1\n"
     assert world.file("mine.txt") == "1\n"
@@ -258,8 +270,20 @@ def test_a_conflict_waits_for_a_person_with_both_sides_in_a_worktree(
     events = world.events()
     assert world.typed("sync", "--json").out == said.out, "and twice says the same"
     again = world.typed("sync")
-    assert again.code == Exit.NO and f"worktree  {place}   both sides" in again.out
+    assert again.code == Exit.NO
+    assert again.out.splitlines()[-5:] == [
+        "conflict  sync-1   in a.txt",
+        f"worktree  {place}   both sides are in it, with markers:",
+        "          HEAD is origin/main, the other main",
+        f"next      cd {place}",
+        "          resolve, commit if you like, then:  swarm submit sync-1",
+    ]
+    mine, _, other = text.partition("<<<<<<< HEAD")[2].partition("=======")
+    assert mine.strip().startswith("theirs") and "ours" in other, "it is as the lines say"
     assert world.events() == events, "it waits; nothing is added"
+    (need,) = needs(world)
+    assert (need.kind, need.do) == ("conflict", [f"cd {place}"])
+    assert need.why.endswith("; resolve there, then swarm submit sync-1")
     assert typed(place, "submit").code != 0, "markers are no resolution"
     (place / "a.txt").write_text(line(5, "ours and theirs"), "utf-8")
     assert typed(place, "submit").code == 0
@@ -496,6 +520,7 @@ def test_a_pause_of_a_persons_holds_a_sync_too(world: World, up: Upstream) -> No
     world.typed("pause", "look at it first")
     said = world.typed("sync")
     assert said.code == Exit.NO and "the gate is paused: look at it first" in said.out
+    assert said.out.endswith("\nnext      swarm resume\n")
     assert world.main == before and world.state("sync-1") is State.QUEUED
     world.typed("resume")
     said = world.typed("sync")
@@ -520,7 +545,7 @@ def test_a_run_that_brings_the_repair_in_first_opens_no_fix_main(
     run = supervisor(world)
     answer = run.sync_first()
     world.step()
-    assert isinstance(answer, Waits if is_queued_before else Offered)
+    assert isinstance(answer, Waits if is_queued_before else SyncQueued)
     assert world.main == tip and not run.faults
     assert run.judge_target() is not None
     assert world.state("fix-main") is State.ABSENT
@@ -663,6 +688,8 @@ def test_a_sync_that_is_interrupted_stays_queued_and_leaves_the_gate(
     sync.send_signal(signal.SIGINT)
     said = sync.communicate(timeout=30)[0]
     assert sync.returncode == Exit.INTERRUPTED, said
+    assert "queued    sync-1 stays in the queue and lands with the next run, or now: " in said
+    assert said.endswith("swarm gate --once\n\n")
     world.step()
     assert world.state("sync-1") is State.QUEUED and world.ledger.view().gate().runner is None
     (tmp_path / "go").touch()
@@ -683,13 +710,13 @@ def test_who_fetched_before_another_brought_more_in_sees_no_rewrite(
 
 def test_the_target_moves_between_the_offer_and_the_landing(world: World, up: Upstream) -> None:
     tip = up.commit("a.txt", "1\n")
-    assert isinstance(bring(world), Offered)
+    assert isinstance(bring(world), SyncQueued)
     mine = world.push("by-hand.txt", "1\n")
     world.work_gate()
     assert world.state("sync-1") is State.LANDED
     assert git(world.layout.hub, "rev-parse", "main^1", "main^2").split() == [mine, tip]
     tip = up.commit("c.txt", "1\n")
-    assert isinstance(bring(world), Offered)
+    assert isinstance(bring(world), SyncQueued)
     gate = world.gate()
     while gate.job is None or gate.job.candidate is None:
         gate.tick()  # the merge is being judged
@@ -704,7 +731,7 @@ def test_the_target_gets_a_conflict_between_the_offer_and_the_landing(
 ) -> None:
     world, up = make(files={"a.txt": LINES})
     up.commit("a.txt", line(5, "theirs"))
-    assert isinstance(bring(world), Offered)
+    assert isinstance(bring(world), SyncQueued)
     world.push("a.txt", line(5, "ours"))
     world.work_gate()
     assert world.state("sync-1") is State.OPEN
@@ -717,16 +744,38 @@ def test_what_a_person_brought_in_by_hand_is_not_wanted_any_more(
     world: World, up: Upstream
 ) -> None:
     tip = up.commit("a.txt", "1\n")
-    assert isinstance(bring(world), Offered)
+    assert isinstance(bring(world), SyncQueued)
     git(world.app, "pull", "-q", "--ff-only", "origin", "main")
     git(world.app, "push", "-q", "swarm", "HEAD:main")
     world.work_gate()
     assert world.main == tip and world.state("sync-1") is State.OPEN
-    said = world.typed("sync")
+    said = world.typed("sync", "--json")
     assert said.code == Exit.YES
-    assert "sync-1 is not needed any more: swarm task cancel sync-1" in said.out
+    found = json.loads(said.out)
+    assert (found["result"], found["task"]) == ("up_to_date", "sync-1")
+    assert world.state("sync-1") is State.CANCELLED and world.events()[-1] == "cancelled"
+    assert "not needed any more" in world.typed("show", "sync-1").out
+    events = world.events()
+    assert world.typed("sync").out == f"main has all of origin/main {tip[:7]}\n"
+    assert world.events() == events
     later = up.commit("b.txt", "1\n")
-    assert settle(world) == "sync-1" and world.main == later, "or it serves the next time"
+    assert settle(world) == "sync-2" and world.main == later
+
+
+def test_what_is_not_wanted_any_more_is_left_to_who_works_on_it(
+    make: Callable[..., tuple[World, Upstream]],
+) -> None:
+    world, up = make(files={"a.txt": LINES})
+    world.push("a.txt", line(5, "ours"))
+    up.commit("a.txt", line(5, "theirs"))
+    assert world.typed("sync").code == Exit.NO
+    assert world.state("sync-1") is State.CLAIMED
+    git(world.app, "pull", "-q", "--no-rebase", "-X", "ours", "origin", "main")
+    git(world.app, "push", "-q", "swarm", "HEAD:main")
+    world.step()
+    said = world.typed("sync")
+    assert said.code == Exit.YES and world.state("sync-1") is State.CLAIMED
+    assert "left      sync-1 is not needed any more: swarm task cancel sync-1" in said.out
 
 
 def test_what_came_since_an_earlier_sync_was_queued_comes_too(world: World, up: Upstream) -> None:
@@ -768,16 +817,21 @@ def test_history_that_was_rewritten_is_not_taken_unasked(
     settle(world)
     assert (world.main == old) is is_landed
     world.close_gates()
-    before, events = world.main, world.events()
+    before = world.main
     new = rewrite(up)
     said = world.typed("sync")
     assert said.code == Exit.NO
+    events = world.events()
     assert f"origin/main was rewritten: it lacks {old[:7]}, which it had before" in said.err
     assert "swarm sync --rewritten" in said.err
     assert world.typed("sync").err == said.err and world.events() == events
     assert world.main == before
+    need = next(need for need in needs(world) if need.kind == "rewritten")
+    assert need.why.startswith(f"origin/main was rewritten: it lacks {old[:7]}, which it had")
+    assert (need.task, need.do) == (None, ["swarm sync --rewritten"]) and new in need.key
     said = world.typed("sync", "--rewritten")
     assert said.code == Exit.YES, said
+    assert not any(need.kind == "rewritten" for need in needs(world))
     assert has(world, new) and has(world, old) is is_landed
     assert world.file("anew.txt") == "1\n" and (world.file("a.txt") is not None) is is_landed
     assert world.typed("sync").code == Exit.YES, "and from then on it is what is known"
@@ -791,6 +845,57 @@ def test_a_branch_that_was_set_back_is_rewritten_too(world: World, up: Upstream)
     assert isinstance(bring(world), Rewritten), "although the target has all of it"
     assert isinstance(bring(world, is_rewrite_meant=True), UpToDate)
     assert isinstance(bring(world), UpToDate), "and from then on it is what is known"
+
+
+def test_each_tip_of_a_rewritten_branch_is_remembered_once_until_it_is_as_before(
+    world: World, up: Upstream
+) -> None:
+    old = up.commit("a.txt", "1\n")
+    settle(world)
+    number = world.events().count("synced")
+    keys = []
+    for give in (rewrite, lambda up: up.commit("more.txt", "1\n")):
+        new = give(up)
+        assert isinstance(bring(world), Rewritten) and isinstance(bring(world), Rewritten)
+        known = world.ledger.view().upstream()
+        assert known is not None and (known.tip, known.rewritten) == (old, new)
+        keys += [need.key for need in needs(world) if need.kind == "rewritten"]
+    assert len(set(keys)) == 2, "a new trouble has a new key, so that it is told"
+    assert world.events().count("synced") == number + 2
+    up.git("push", "-q", "--force", "origin", f"{old}:main")
+    assert isinstance(bring(world), UpToDate)
+    known = world.ledger.view().upstream()
+    assert known is not None and known.rewritten is None and not needs(world)
+    up.git("push", "-q", "--force", "origin", f"{new}:main")
+    assert isinstance(bring(world), Rewritten)
+    toml = (world.app / "swarm.toml").read_text("utf-8")
+    (world.app / "swarm.toml").write_text(f'{toml}[upstream]\nbranch = "other"\n', "utf-8")
+    said = json.loads(world.typed("status", "--json").out)
+    assert said["needs_you"] == [], "nobody asks for that branch any more"
+
+
+def test_a_run_that_sees_a_rewritten_branch_leaves_word_of_it(
+    make: Callable[..., tuple[World, Upstream]],
+) -> None:
+    world, up = make(config='[upstream]\nevery = "1h"\n')
+    up.commit("a.txt", "1\n")
+    settle(world)
+    new = rewrite(up)
+    world.typed("run", "-n", "1", "--", "true")
+    assert [need.key for need in needs(world)] == [f"rewritten:{new}"]
+
+
+def test_a_branch_that_is_not_there_is_named_in_the_configuration(
+    make: Callable[..., tuple[World, Upstream]],
+) -> None:
+    world, _ = make(config='[upstream]\nbranch = "mian"\n')
+    said = world.typed("sync")
+    assert said.code == Exit.NO and "origin has no branch mian" in said.err
+    toml = '  hint: in swarm.toml, below [upstream]: branch = "its name there"'
+    assert said.err.splitlines()[1:] == [toml], "there is no such branch to be pushed"
+    git(world.app, "branch", "mian")
+    said = world.typed("sync")
+    assert said.err.splitlines()[1:] == [toml, "  hint: git push origin mian"]
 
 
 def test_another_projects_branch_is_refused(world: World, up: Upstream) -> None:
@@ -814,7 +919,7 @@ def damage(world: World, path: str, text: bytes = b"{") -> None:
 
 def test_a_damaged_record_costs_a_look_and_no_second_task(world: World, up: Upstream) -> None:
     up.commit("a.txt", "1\n")
-    assert isinstance(bring(world), Offered)
+    assert isinstance(bring(world), SyncQueued)
     damage(world, UPSTREAM_PATH)
     answer = upstream.bring(world.work, upstream.fetch(world.work))
     assert isinstance(answer, Waits) and answer.task == "sync-1"
@@ -848,6 +953,7 @@ def test_what_is_known_of_another_branch_is_not_known_of_this_one(
     git(up.mate, "push", "-q", "origin", "HEAD:develop")
     settle(world)
     assert world.main == up.tip != first
+    world.push("ours.txt", "1\n")
     said = world.typed("push", "--branch", "work")
     assert said.code == 0
     toml = (world.app / "swarm.toml").read_text("utf-8").replace('branch = "develop"', "")
@@ -880,20 +986,13 @@ def follow() -> Iterator[Callable[[World], tuple[subprocess.Popen[bytes], Path]]
                     stderr=file,
                 )
             )
-        until(lambda: "run r1" in out.read_text("utf-8"), out)
+        until(lambda: "run r1" in out.read_text("utf-8"), "it begins", log=out)
         return started[0], out
 
     yield run
     for one in started:
         one.kill()
         one.wait(10)
-
-
-def until(is_so: Callable[[], bool], out: Path, limit: float = 40.0) -> None:
-    deadline = time.monotonic() + limit
-    while not is_so():
-        assert time.monotonic() < deadline, out.read_text("utf-8")
-        time.sleep(0.05)
 
 
 def serve(world: World, script: str) -> None:
@@ -914,13 +1013,13 @@ def test_a_run_brings_the_teams_work_in_now_and_then(
     assert world.main == first, "before the first agent"
     assert f"sync      origin/main {first[:7]}: 1 commit that main lacks" in out.read_text("utf-8")
     second = up.commit("b.txt", "1\n")
-    until(lambda: world.main == second, out)
+    until(lambda: world.main == second, "the second is taken", log=out)
     (world.folder / "away").touch()
     looks = world.folder / "looks"
-    until(lambda: looks.exists() and len(looks.read_text("utf-8")) > 4, out)
+    until(lambda: looks.exists() and len(looks.read_text("utf-8")) > 4, "it looks again", log=out)
     (world.folder / "away").unlink()
     third = up.commit("c.txt", "1\n")
-    until(lambda: world.main == third, out)
+    until(lambda: world.main == third, "the third is taken", log=out)
     run.send_signal(signal.SIGINT)
     run.wait(30)
     said = out.read_text("utf-8")
@@ -928,6 +1027,73 @@ def test_a_run_brings_the_teams_work_in_now_and_then(
     assert "Traceback" not in said
     world.step()
     assert_clean(world)
+
+
+@pytest.mark.parametrize("is_conflict", [False, True])
+def test_a_run_ends_with_what_to_type_for_a_sync_that_waits(
+    make: Callable[..., tuple[World, Upstream]], is_conflict: bool
+) -> None:
+    world, up = make(config='[upstream]\nevery = "1h"\n', files={"a.txt": LINES})
+    world.push("a.txt", line(5, "ours"))
+    up.commit("a.txt", line(5, "theirs")) if is_conflict else up.commit("b.txt", "RED\n")
+    world.add("Work")
+    said = world.typed("run", "-n", "1", "--", "sh", "-c", "echo 1 >w.txt")
+    assert world.state("work") is State.LANDED, said
+    assert world.state("sync-1") is State.OPEN
+    (row,) = [row for row in said.out.splitlines() if row.startswith("  yours ")]
+    assert " ".join(row.split()) == "yours 1 sync-1: Bring in origin/main swarm claim sync-1"
+    assert "  ready " not in said.out
+    assert world.typed("claim", "sync-1").code == 0
+
+
+def test_the_first_interrupt_of_a_run_ends_its_first_talk_with_a_remote(
+    make: Callable[..., tuple[World, Upstream]],
+) -> None:
+    world, _ = make(config='[upstream]\nevery = "1h"\n')
+    world.add("Work")
+    serve(world, "echo $$ >>$at/pids; exec sleep 600")
+    run = start(world, "run", "-n", "1", "--", "sh", "-c", "exit 1")
+    pids = world.folder / "pids"
+    while not pids.exists() or not pids.read_text("utf-8"):
+        assert run.poll() is None, run.communicate()
+        time.sleep(0.02)
+    before = time.monotonic()
+    run.send_signal(signal.SIGINT)
+    said = run.communicate(timeout=60)[0]
+    assert run.returncode == Exit.INTERRUPTED, said
+    assert time.monotonic() - before < 20
+    assert "stopped   no agent was started" in said and "cannot be reached" not in said
+    pid = int(pids.read_text("utf-8").split()[-1])
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie"
+    assert world.state("work") is State.OPEN
+
+
+def test_a_live_terminal_is_told_that_a_run_talks_to_the_remote(
+    make: Callable[..., tuple[World, Upstream]],
+) -> None:
+    world, _ = make(config='[upstream]\nevery = "1h"\n')
+    world.add("Work")
+    serve(world, "echo $$ >>$at/pids; exec sleep 600")
+    ours, theirs = pty.openpty()
+    run = subprocess.Popen(
+        [sys.executable, "-m", "swarm", "run", "-n", "1", "--", "true"],
+        cwd=world.app,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(theirs)
+    said = b""
+    while b"talking to origin" not in said:
+        assert select.select([ours], [], [], 40)[0], said
+        said += os.read(ours, 4096)
+    run.send_signal(signal.SIGINT)
+    with contextlib.suppress(OSError):  # its end
+        while os.read(ours, 4096):
+            pass
+    assert run.wait(30) == Exit.INTERRUPTED
+    os.close(ours)
 
 
 def test_a_run_ends_while_a_remote_hangs(
@@ -939,7 +1105,7 @@ def test_a_run_ends_while_a_remote_hangs(
     run, out = follow(world)
     (world.folder / "hang").touch()
     pids = world.folder / "pids"
-    until(lambda: pids.exists() and bool(pids.read_text("utf-8")), out)
+    until(lambda: pids.exists() and pids.read_text("utf-8"), "it works", log=out)
     before = time.monotonic()
     run.send_signal(signal.SIGINT)
     run.wait(30)

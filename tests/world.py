@@ -103,6 +103,17 @@ def typed(folder: Path, *args: str) -> Said:
     return Said(code, out.getvalue(), err.getvalue())
 
 
+def until(
+    is_so: Callable[[], object], what: str, *, log: Path | None = None, limit: float = 60.0
+) -> None:
+    """Look until something is so; what never was is the failure, with what stands in the log."""
+    deadline = time.monotonic() + limit
+    while not is_so():
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"never: {what}\n{log.read_text('utf-8') if log else ''}")
+        time.sleep(0.02)
+
+
 class TickingClock:
     """A clock that moves only when told to."""
 

@@ -29,7 +29,7 @@ from swarm.ledger.records import Lock
 from swarm.ledger.view import State
 from swarm.output import plural
 from swarm.task import Refusal, load_id
-from swarm.trailers import one_line
+from swarm.trailers import one_line, plain
 from swarm.workspace import Workspace, opened, person
 
 
@@ -44,6 +44,8 @@ class ClaimFenced(SwarmError):
 
     exit_code = Exit.FENCED
 
+
+MOST_NAMED = 3  # tasks
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -127,13 +129,23 @@ def _why_nothing(work: Workspace, answer: NothingClaimable) -> str:
     if answer.kept_back:
         parts.append(f"{len(answer.kept_back)} ready but kept back ({'; '.join(whys)})")
     if answer.other_role:
-        parts.append(f"{answer.other_role} ready for a role, which whoever names one takes")
+        parts += _for_roles(work)
     counts = work.ledger.index.counts(work.ledger.view())
     waiting = counts.get("open", 0) - len(answer.kept_back) - answer.other_role
     if waiting > 0:
         parts.append(f"{waiting} waiting for a need or for back-off")
     parts += [f"{counts[s]} {s}" for s in ("claimed", "queued", "held", "parked") if counts.get(s)]
     return ", ".join(parts) or "no task is open"
+
+
+def _for_roles(work: Workspace) -> list[str]:
+    """Ready tasks that nobody gets who does not name them, each with its role."""
+    from swarm.overview.standing import stand
+
+    ready = [r for r in stand(work.ledger.view(), work.ledger.index).of("ready") if r.role]
+    named = [f"{row.id} for the role {one_line(row.role, 20)}" for row in ready[:MOST_NAMED]]
+    more = f" and {len(ready) - MOST_NAMED} more" if len(ready) > MOST_NAMED else ""
+    return [f"ready: {', '.join(named)}{more} (swarm claim {ready[0].id})"] if ready else []
 
 
 def _joined_record(joined: Joined) -> dict[str, Any]:
@@ -242,8 +254,7 @@ def submit(task: str | None, as_json: bool) -> int:
 
 def _fenced(fenced: Fenced, as_json: bool) -> NoReturn:
     error = ClaimFenced(
-        f"attempt {fenced.token} of {fenced.task} is over: {fenced.now}",
-        why="what you did is kept",
+        f"attempt {fenced.token} of {fenced.task} is over: {fenced.now}; what you did is kept",
         hint="swarm rescue list",
     )
     _refuse(as_json, "fenced", error)
@@ -281,7 +292,7 @@ def release(task: str | None, reason: str, give_up: bool, as_json: bool) -> None
 @click.argument("text")
 def ask(text: str) -> None:
     """End your attempt with a question; your work is kept, and the next attempt gets the answer."""
-    question = request.plain(text)
+    question = plain(text)
     if not question.strip(" ."):
         raise UsageError("there is no question in it", hint='swarm ask "Round per seat?"')
     if len(question) > request.MOST_ASKED:
@@ -295,7 +306,7 @@ def ask(text: str) -> None:
             raise UsageError(
                 "nobody works in this folder, so nobody asks here",
                 why="it is typed in a worktree, by whoever works there",
-                hint="swarm tell -h",
+                hint='to answer a question: swarm tell TASK "..."',
             )
         answer = hand.ask(work, stand, question, person())
         match answer:
@@ -303,8 +314,10 @@ def ask(text: str) -> None:
                 _fenced(answer, as_json=False)
             case Refusal():
                 raise UsageError(f"{answer.task}: {answer.why}", hint=answer.hint or None)
-            case Released(task) | steer.Asked(Lock(task=task)) | steer.Stopped(Lock(task=task)):
-                end = "ends now" if isinstance(answer, steer.Asked) else "has ended"
+            case (
+                Released(task) | steer.RunnerEnds(Lock(task=task)) | steer.Stopped(Lock(task=task))
+            ):
+                end = "ends now" if isinstance(answer, steer.RunnerEnds) else "has ended"
                 click.echo(f"asked     {task}   this attempt {end}; the next one gets the answer")
 
 

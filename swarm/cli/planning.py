@@ -28,7 +28,7 @@ from swarm.errors import Exit
 from swarm.goal import MAX_GOAL, read_goal
 from swarm.ids import span_text
 from swarm.output import plural
-from swarm.planner import Doing, Planned, Planning, begin, make
+from swarm.planner import Doing, Left, Planned, Planning, begin, make
 from swarm.plumbing.hub import RESCUE
 from swarm.task import Taken
 from swarm.trailers import one_line
@@ -145,7 +145,7 @@ def _execute(work: Workspace, ready: Ready, goal: str, where: Screen, signals: S
         where.say(f"said      {planning.folder}")
         raise
     where.close()
-    for line in _end_lines(work, planning, planned, datetime.now(UTC) - began):
+    for line in _end_lines(work, planning, planned, datetime.now(UTC) - began, ready.order):
         where.say(line)
     if not planned.written:
         return Exit.NO
@@ -198,7 +198,9 @@ def _kept_lines(refs: Sequence[str]) -> list[str]:
     return [f"kept      what it changed: swarm rescue show {ref.split('/', 3)[3]}" for ref in refs]
 
 
-def _end_lines(work: Workspace, planning: Planning, planned: Planned, span: timedelta) -> list[str]:
+def _end_lines(
+    work: Workspace, planning: Planning, planned: Planned, span: timedelta, order: Order
+) -> list[str]:
     """What was written, what is wrong with it, and what to type next."""
     folder = work.config.tasks
     lines = list(_file_lines(folder, planned))
@@ -212,7 +214,17 @@ def _end_lines(work: Workspace, planning: Planning, planned: Planned, span: time
     if not planned.written:
         return [*lines, f"nothing     the agent wrote no new task file in {folder}/"]
     lines.append(f"read them   {folder}/: no agent has them yet; change or delete what you like")
-    return [*lines, "then        swarm plan check", "then        swarm run"]
+    return [*lines, "then        swarm plan check", f"then        {_run_again(order)}"]
+
+
+def _run_again(order: Order) -> str:
+    """A run of the same agent."""
+    words = ["swarm", "run"]
+    for option, value in (("--agent", order.agent), ("--model", order.model)):
+        words += [option, value] if value else []
+    words += ["--", *order.command] if order.command else []
+    typed = shlex.join(words)
+    return typed if typed.isprintable() else "swarm run -- ./my-agent.sh"
 
 
 def _file_lines(folder: str, planned: Planned) -> list[str]:
@@ -230,9 +242,11 @@ def _file_lines(folder: str, planned: Planned) -> list[str]:
     return lines
 
 
-def _left_lines(left: Sequence[str]) -> list[str]:
+def _left_lines(left: Sequence[Left]) -> list[str]:
     if not left:
         return []
-    named = ", ".join(one_line(path, 80) for path in left[:MOST_LEFT])
+    named = ", ".join(
+        one_line(f"{one.path} ({one.why})" if one.why else one.path, 80) for one in left[:MOST_LEFT]
+    )
     more = " ..." if len(left) > MOST_LEFT else ""
     return [f"note      it changed {plural(len(left), 'other file')}, not taken: {named}{more}"]

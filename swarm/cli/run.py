@@ -20,8 +20,7 @@ from swarm.adopt import bring_in
 from swarm.cli.live import Follower, Screen, Signals, Stopped, screen, stopped_lines
 from swarm.cli.pipe import outlive_readers
 from swarm.cli.ready import Order, Ready, agent_lines, limits_line, notes, plan_lines, prepare
-from swarm.config import fill_branch
-from swarm.errors import Exit, GitFault, TargetRed
+from swarm.errors import Exit, GitFault, TargetRed, UsageError
 from swarm.gate import Gate
 from swarm.ids import new_nonce, span_text
 from swarm.judge import CannotJudge, Green
@@ -31,11 +30,13 @@ from swarm.loop import Setting
 from swarm.output import ago, plural, standing_lines
 from swarm.overview import Standing, stand
 from swarm.plumbing import checkout as user
+from swarm.pull import is_published
+from swarm.push import likely_branch
 from swarm.reconcile import Report
 from swarm.supervisor import End, Supervisor
 from swarm.task import LateEdits, take_plan
 from swarm.trailers import one_line
-from swarm.upstream import Offered
+from swarm.upstream import SyncQueued, has_all_as_known
 from swarm.workspace import Workspace, opened
 
 DRAW_EVERY = timedelta(seconds=0.5)
@@ -232,11 +233,15 @@ def _sync(work: Workspace, supervisor: Supervisor, where: Screen, signals: Signa
         if signals.wants_drain:
             raise KeyboardInterrupt
 
-    answer = supervisor.sync_first(on_wait)
+    where.show([f"sync      talking to {one_line(work.config.upstream.remote, 40)} ..."])
+    answer = supervisor.sync_first(on_wait, lambda: signals.wants_drain)
+    where.close()
+    if signals.wants_drain:
+        raise KeyboardInterrupt
     if answer is None:
         return
     where.say(f"sync      {answer.says(work.config.target)}")
-    if isinstance(answer, Offered):
+    if isinstance(answer, SyncQueued):
         state = work.ledger.view().state(answer.entry.task)
         where.say(f"{state.value:<9} {answer.entry.task}")
 
@@ -357,19 +362,28 @@ def take_lines(work: Workspace, ended: Ended) -> list[str]:
         return [f"take it     {switch} && swarm pull      you are on {where}"]
     head = look.head or ""
     if not (hub.reader.has(head) and hub.contains(ended.new, head)):
+        if is_published(work, look):
+            command = "swarm sync && swarm pull"
+            return [f"take it     {command}      your {target} {head[:7]} has your team's commits"]
         command = bring_in(target)[0]
         return [f"take it     {command}      your {target} {head[:7]} has commits of its own"]
     lines = [
         f"take it     swarm pull       your {target} {head[:7]} -> {ended.new[:7]} (fast-forward)"
     ]
-    return lines + _give_lines(work, ended)
+    return lines + _give_lines(work)
 
 
-def _give_lines(work: Workspace, ended: Ended) -> list[str]:
-    """How to give what landed to the team, where there is one."""
+def _give_lines(work: Workspace) -> list[str]:
+    """How to give what landed to the team, where there is one and it is known to lack some."""
     upstream = work.config.upstream
     if upstream.remote not in user.remotes(work.checkout):
         return []
-    branch = fill_branch(upstream.push_branch, run=ended.name, target=work.config.target)
+    view = work.ledger.view()
+    try:
+        if has_all_as_known(work, view):
+            return []
+        branch = likely_branch(work, view)
+    except (GitFault, UsageError):  # a line for comfort: `swarm push` says what is wrong
+        return []
     command = "swarm push --pr" if upstream.pr else "swarm push"
     return [f"as a PR     {command:<16} branch {branch} on {upstream.remote}"]

@@ -10,7 +10,7 @@ import time
 
 import click
 
-from swarm import request, steer
+from swarm import steer
 from swarm import task as tasks
 from swarm.claim import find_lock
 from swarm.config import shown
@@ -22,7 +22,9 @@ from swarm.output import clock, merged_text, plural
 from swarm.overview import held_since, merged_entry, shown_state
 from swarm.reconcile import Sweep
 from swarm.task import Refusal
-from swarm.trailers import one_line
+from swarm.tell import MOST_TOLD, Heard
+from swarm.tell import tell as tell_next
+from swarm.trailers import one_line, plain
 from swarm.workspace import Workspace, opened, person
 
 ANSWER_SECONDS = 20.0  # beyond three graces, for a loop to save and give back
@@ -103,18 +105,18 @@ def tell(name: str, text: str) -> None:
 
     A task that waits for you is opened again. Whoever works on it now is not interrupted.
     """
-    words = request.plain(text)
+    words = plain(text)
     if not words.strip(" ."):
         raise UsageError("there is nothing in it", hint=f'swarm tell {shown(name)} "per invoice"')
     size = len(words.encode())
-    if size > steer.MOST_TOLD:
+    if size > MOST_TOLD:
         raise UsageError(
-            f"the text has {size} bytes, {steer.MOST_TOLD} at most",
+            f"the text has {size} bytes, {MOST_TOLD} at most",
             hint=f"swarm task edit {shown(name)}",
         )
     with opened() as work:
         id_ = tasks.load_id(work.ledger, name)
-        answer = steer.tell(work.ledger, id_, words, person())
+        answer = tell_next(work.ledger, id_, words, person())
         if isinstance(answer, Refusal):
             raise UsageError(f"{id_} cannot be told: {answer.why}", hint=answer.hint or None)
         if not answer.is_new:
@@ -123,7 +125,7 @@ def tell(name: str, text: str) -> None:
         click.echo(f"told      {id_}   {_reaches(answer)}")
 
 
-def _reaches(told: steer.Heard) -> str:
+def _reaches(told: Heard) -> str:
     """When the words are read, and what happens until then."""
     reader = f"attempt {told.token + 1}"
     match told.was:
@@ -132,8 +134,8 @@ def _reaches(told: steer.Heard) -> str:
             return f"{how}; open again, and {reader} gets it"
         case State.CLAIMED:
             return (
-                f"reaches {reader}; attempt {told.token} goes on without it, "
-                f"and ends now with: swarm stop {told.task}"
+                f"reaches {reader}, if this one does not land; "
+                f"to end this one now: swarm stop {told.task}"
             )
         case State.QUEUED:
             return f"its change waits for the gate; {reader} gets it if that is sent back"
@@ -198,7 +200,7 @@ def _stop_runs(work: Workspace, now: bool) -> Exit:
         if not now and steer.is_draining(work.layout, run):
             click.echo(f"draining  {run.run} was asked before; at once: swarm stop --now")
             continue
-        steer.stop_run(work.layout, run, now=now)
+        steer.stop_run(work.layout, run, is_now=now)
         busy = sum(1 for lock in view.locks() if lock.run == run.run and _is_worked_on(view, lock))
         many = plural(busy, "attempt")
         if not now:
@@ -242,10 +244,10 @@ def _stop_tasks(work: Workspace, names: tuple[str, ...], now: bool, reason: str)
     setting = Sweep(work.layout, work.rules, work.bounds, work.config.limits.grace)
     asked: list[Lock] = []
     for id_ in ids:
-        match steer.stop_task(work.ledger, setting, id_, by=person(), why=reason, now=now):
+        match steer.stop_task(work.ledger, setting, id_, by=person(), why=reason, is_now=now):
             case Refusal() as refusal:
                 _refuse(refusal)
-            case steer.Asked(lock):
+            case steer.RunnerEnds(lock):
                 asked.append(lock)
             case steer.Stopped(lock):
                 _say_stopped(work, lock.task)

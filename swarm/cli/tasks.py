@@ -25,6 +25,7 @@ from swarm import plan
 from swarm import task as tasks
 from swarm.config import Problem, listing, shown
 from swarm.errors import SwarmError, UsageError
+from swarm.files import put_whole
 from swarm.ids import MAX_ID, fold
 from swarm.ledger import records
 from swarm.ledger.view import State, View
@@ -280,9 +281,7 @@ def _put(folder: Path, draft: plan.Draft, old: plan.Draft | None) -> None:
     """Write one task's file whole, or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     name = Path(old.file).name if old is not None else f"{draft.id}.md"
-    temporary = folder / f".{name}.{os.getpid()}.new"
-    temporary.write_text(plan.render(draft, name), "utf-8")
-    temporary.replace(folder / name)
+    put_whole(folder / name, plan.render(draft, name).encode())
 
 
 # Changing

@@ -31,14 +31,15 @@ class Rule:
     start: Start
     is_conflict: bool = False  # counts towards [limits] conflicts
     backs_off: bool = False  # beyond strikes, which always do
+    is_sent_back: bool = False  # its change was judged: later attempts have to know what was said
 
 
 RULES: dict[Outcome, Rule] = {
     "landed": Rule(False, Start.FRESH),
-    "check_failed": Rule(True, Start.REMERGE),
-    "semantic_conflict": Rule(False, Start.REMERGE, is_conflict=True),
-    "conflict": Rule(False, Start.REMERGE, is_conflict=True),
-    "check_timed_out": Rule(True, Start.REMERGE),
+    "check_failed": Rule(True, Start.REMERGE, is_sent_back=True),
+    "semantic_conflict": Rule(False, Start.REMERGE, is_conflict=True, is_sent_back=True),
+    "conflict": Rule(False, Start.REMERGE, is_conflict=True, is_sent_back=True),
+    "check_timed_out": Rule(True, Start.REMERGE, is_sent_back=True),
     "agent_failed": Rule(True, Start.CONTINUE),
     "timed_out": Rule(True, Start.CONTINUE),
     "silent": Rule(True, Start.CONTINUE),
@@ -51,7 +52,7 @@ RULES: dict[Outcome, Rule] = {
     "expired": Rule(False, Start.CONTINUE),
     "asked": Rule(False, Start.CONTINUE),
     "given_up": Rule(True, Start.FRESH),
-    "rejected": Rule(False, Start.REMERGE),
+    "rejected": Rule(False, Start.REMERGE, is_sent_back=True),
     "cancelled": Rule(False, Start.CONTINUE),
 }
 
@@ -117,6 +118,7 @@ def conclude(
         extensions=0,
         retry_at=retry_at,
         last=last,
+        sent_back=_sent_back(attempts, rule),
     )
     reason, message = _bound(after, bounds, last)
     if reason is None:
@@ -131,6 +133,13 @@ def conclude(
         at=now,
     )
     return after, parked
+
+
+def _sent_back(attempts: Attempts, rule: Rule) -> Last | None:
+    if rule.is_sent_back:
+        return None
+    before = attempts.last
+    return before if before and RULES[before.outcome].is_sent_back else attempts.sent_back
 
 
 def question_of(last: Last) -> str | None:

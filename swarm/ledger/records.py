@@ -16,6 +16,7 @@ from swarm.ids import shard
 
 FORMAT = 1
 PERSON = "person"  # the role of tasks that no agent may take: somebody claims them by hand
+MANY_STRIKES = 1000  # of a task that is never parked for them
 LAYOUT = b"1\n"  # content of the file `format`
 
 Hold = Literal[
@@ -193,6 +194,7 @@ class Attempts(Record, frozen=True, kw_only=True):
     retry_at: datetime | None = None  # back-off runs until then
     work: Work | None = None
     last: Last | None = None
+    sent_back: Last | None = None  # the last time its change was, when `last` is another end
     told: list[Told] = []  # oldest first; until it has landed
 
 
@@ -347,7 +349,7 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     branch: str
     oid: str
     at: datetime
-    has_request: bool = False  # `[upstream] pr` was run for it and said yes
+    pr: str | None = None  # the last line of `[upstream] pr`, once it said yes; None: to be run
 
 
 class Upstream(Record, frozen=True, kw_only=True):
@@ -358,6 +360,7 @@ class Upstream(Record, frozen=True, kw_only=True):
     tip: str | None = None  # the newest commit of it that was taken, or is on its way
     task: str | None = None  # the task that brought it, or brings it
     taken_at: datetime | None = None
+    rewritten: str | None = None  # a tip that lacks `tip`: it was rewritten, and was not taken
     pushes: list[Push] = []  # newest last
 
 

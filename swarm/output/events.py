@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from swarm.ledger.records import MANY_STRIKES
 from swarm.ledger.store import Logged
 from swarm.output.words import WIDTH, beside, columns, cut, pad, plural, wrapped
 from swarm.trailers import one_line, unlisted
@@ -59,7 +60,9 @@ def _parts_of(logged: Logged) -> tuple[str, ...]:
     if kind == "landed" and facts.get("Swarm-Checks"):
         took = f" {facts['Swarm-Seconds']}s" if facts.get("Swarm-Seconds") else ""
         said = (f"{facts['Swarm-Checks']} passed{took}", facts.get("Swarm-Stat", ""))
-        return tuple(part for part in (*said, body.rpartition("; ")[2]) if part)
+        unread = facts.get("Swarm-Unread", "")
+        late = f"told and not read: {unread}" if unread else ""
+        return tuple(part for part in (*said, late, body.rpartition("; ")[2]) if part)
     if kind == "expired" and facts.get("Swarm-Work"):
         return (f"{body}; kept {facts['Swarm-Work'][:7]}",)
     return (body,)
@@ -78,6 +81,11 @@ def _claimed_says(facts: Mapping[str, str]) -> str:
     return f"attempt {facts.get('Swarm-Token', '?')}, {where}"
 
 
+def is_counted(strikes: str) -> bool:
+    """Does `1 of 3` lead to anything? A sync's do not: each is of another commit of upstream's."""
+    return not strikes.endswith(f" of {MANY_STRIKES}")
+
+
 def event_line(logged: Logged, stamp: str, right: str = "") -> str:
     """One event: time, word, task, slot, sentence; strike and `right` at the end of the line.
 
@@ -86,7 +94,7 @@ def event_line(logged: Logged, stamp: str, right: str = "") -> str:
     facts = logged.message.trailers
     strike = facts.get("Swarm-Strike", "no")
     end = right
-    if strike != "no":
+    if strike != "no" and is_counted(strike):
         end = f"strike {one_line(strike, 20)}" + (f"   {right}" if right else "")
     word, task, slot = word_of(logged), logged.task, facts.get("Swarm-Slot", "")
     parts = _parts_of(logged)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from swarm.output.events import OUTCOMES
+from swarm.ledger.view import State
+from swarm.output.events import OUTCOMES, is_counted
 from swarm.output.words import (
     WIDTH,
     beside,
@@ -49,7 +50,16 @@ def _turns(story: Story) -> Iterator[str]:
     for event in story.events:
         if event["event"] in _TURNS:
             at = clock(datetime.fromisoformat(event["at"]), story.at)
-            yield cut(f"  {event['event']:<9} {at}  {one_line(event['says'])}", WIDTH)
+            says = one_line(event["says"])
+            if event["event"] == "told" and not _is_read(story, event["token"]):
+                ended = story.state in (State.LANDED.value, State.CANCELLED.value)
+                says = f"({'never read' if ended else 'not read yet'}) {says}"
+            yield cut(f"  {event['event']:<9} {at}  {says}", WIDTH)
+
+
+def _is_read(story: Story, token: int | None) -> bool:
+    """Was there an attempt after the one in whose time it was said?"""
+    return any(attempt.token > (token or 0) for attempt in story.attempts)
 
 
 def _story_state(story: Story) -> str:
@@ -99,6 +109,7 @@ def _attempt_table(story: Story) -> list[str]:
     rows = []
     for attempt in story.attempts:
         strike = "-" if attempt.strike is None else attempt.strikes or "no"
+        strike = strike if is_counted(strike) else "no"
         cost = f"${attempt.cost_usd:.2f}" if attempt.cost_usd is not None else "unknown"
         rows.append(
             (

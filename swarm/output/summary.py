@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from swarm.ledger.records import PERSON
+from swarm.ledger.view import State
 from swarm.output.words import WIDTH
 from swarm.overview import Standing
 from swarm.trailers import one_line
@@ -32,13 +34,20 @@ def standing_lines(
         ("damaged", "swarm doctor"),
     ):
         lines += _reasons(state, at.told(state), hint)
+    yours = {
+        row.id: row.title
+        for row in at.rows.values()
+        if row.role == PERSON and row.state is State.OPEN and not row.unmet
+    }
+    lines += _reasons("yours", list(yours.items()), "swarm claim {}")
     for state, words in (
         ("queued", "sealed; the next run judges them"),
         ("claimed", ""),
         ("ready", ""),
     ):
-        lines += _names(state, [row.id for row in at.of(state)], words) if at.of(state) else []
-    lines += _reasons("waiting", at.told("waiting"))
+        names = [row.id for row in at.of(state) if row.id not in yours]
+        lines += _names(state, names, words) if names else []
+    lines += _reasons("waiting", [row for row in at.told("waiting") if row[0] not in yours])
     return lines + (_names("cancelled", cancelled, "") if cancelled else [])
 
 

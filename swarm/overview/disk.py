@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from swarm.files import put_whole
 from swarm.layout import Layout
 
 DISK_SECONDS = 5.0  # how long a measured size is shown before it is measured again, at least
@@ -59,10 +60,8 @@ def measure_disk(layout: Layout, budget: float | None = None) -> int | None:
         return None
     with contextlib.suppress(OSError):
         layout.cache.mkdir(parents=True, exist_ok=True)
-        temporary = layout.cache / f".disk.{os.getpid()}.new"
         stored = {"at": time.time(), "bytes": total, "seconds": time.monotonic() - began}
-        temporary.write_text(json.dumps(stored), "utf-8")
-        temporary.replace(layout.cache / "disk.json")
+        put_whole(layout.cache / "disk.json", json.dumps(stored).encode())
     return total
 
 

@@ -7,13 +7,13 @@ Guards: readers see one whole state, the old or the new; whether its writer live
 from __future__ import annotations
 
 import contextlib
-import os
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from swarm.files import put_whole
 from swarm.layout import Layout
 
 LIVE_SECONDS = 10.0  # an unchanged live file is written again after this
@@ -69,14 +69,9 @@ def write_live(path: Path, live: Live, last: Live | None) -> Live:
         is_old = (live.at - last.at).total_seconds() >= LIVE_SECONDS
         if not is_old and msgspec.structs.replace(live, at=last.at) == last:
             return last
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(msgspec.json.encode(live))
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        put_whole(path, msgspec.json.encode(live))
     return live
 
 

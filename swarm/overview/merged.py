@@ -8,7 +8,6 @@ be found out is None.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import msgspec
 from swarm.check import applies, judged_tree
 from swarm.config import Check
 from swarm.errors import GitFault
+from swarm.files import put_whole
 from swarm.land import is_judged_held
 from swarm.ledger.records import QueueEntry, TaskHeader
 from swarm.ledger.view import View, readable
@@ -136,9 +136,7 @@ def _read(path: Path) -> _Cache | None:
 def _write(path: Path, cache: _Cache) -> None:
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_bytes(msgspec.json.encode(cache))
-        temporary.replace(path)
+        put_whole(path, msgspec.json.encode(cache))
 
 
 def _key(

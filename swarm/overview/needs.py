@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from swarm.ledger import records
+from swarm.ledger.records import Lock
 from swarm.ledger.view import State, readable
 from swarm.overview.live import Live
 from swarm.overview.moment import Moment
@@ -54,6 +55,7 @@ def needs_of(moment: Moment, known: Standing, lives: dict[str, Live], target: Ta
         *_runs_in_trouble(moment, lives),
         *_parked(moment),
         *_held(moment),
+        *_rewritten(moment),
         *_for_person(moment, known),
         *_expiring(moment, known),
     ]
@@ -128,15 +130,23 @@ def _runs_in_trouble(moment: Moment, lives: dict[str, Live]) -> Iterator[Need]:
     if moment.live_runs:
         return  # it takes dead runners' claims over by itself
     queued = {entry.task for entry in moment.entries}
-    gone: dict[str, list[str]] = {}
+    gone: dict[str, list[Lock]] = {}
     for lock in moment.locks:
         if lock.task not in queued and moment.sign(lock).is_gone:
-            gone.setdefault(lock.run or lock.runner, []).append(lock.task)
+            gone.setdefault(lock.run or lock.runner, []).append(lock)
     for name, left in gone.items():
-        why = f"{name} was killed and holds {', '.join(left[:3])}"
+        why = f"{name} was killed and holds {', '.join(lock.task for lock in left[:3])}"
         if len(left) > 3:
             why += f" and {len(left) - 3} more"
-        yield Need(kind="gone", task=None, key=_key("gone", name), why=why, do=["swarm run"])
+        do = [_run_again(moment, left[0].adapter)]
+        yield Need(kind="gone", task=None, key=_key("gone", name), why=why, do=do)
+
+
+def _run_again(moment: Moment, adapter: str) -> str:
+    """A run of the same agent; the command of the adapter `command` is not known any more."""
+    if moment.work.config.run.agent is not None or adapter == "hand":
+        return "swarm run"
+    return f"swarm run {'-- ./my-agent.sh' if adapter == 'command' else f'--agent {adapter}'}"
 
 
 def _parked(moment: Moment) -> Iterator[Need]:
@@ -170,6 +180,20 @@ def _held(moment: Moment) -> Iterator[Need]:
             yield Need(kind="held", task=entry.task, key=key, why=why, do=do)
 
 
+def _rewritten(moment: Moment) -> Iterator[Need]:
+    """What upstream has now is not taken before a person says so."""
+    known, settings = moment.view.upstream(), moment.work.config.upstream
+    if known is None or known.tip is None or known.rewritten is None:
+        return
+    branch = settings.branch or moment.work.config.target
+    if (known.remote, known.branch) == (settings.remote, branch):
+        from swarm.upstream import rewritten_says  # it knows remotes, which cost 80 ms to import
+
+        why = rewritten_says(f"{known.remote}/{known.branch}", known.tip)
+        key, do = _key("rewritten", known.rewritten), ["swarm sync --rewritten"]
+        yield Need(kind="rewritten", task=None, key=key, why=why, do=do)
+
+
 def _for_person(moment: Moment, known: Standing) -> Iterator[Need]:
     """Tasks that no agent may take: free ones, and what a person resolves for the target."""
     locks = {lock.task: lock for lock in moment.locks}
@@ -184,8 +208,10 @@ def _for_person(moment: Moment, known: Standing) -> Iterator[Need]:
             if task is None or not task.header.joins_history:
                 continue  # whoever claimed it knows
             place = moment.work.layout.slots / locks[row.id].slot if row.id in locks else None
-            do = [f"cd {shlex.quote(str(place))}"] if place is not None else []
-            do.append(f"swarm submit {row.id}")
+            do = ["swarm sync"]
+            if place is not None and place.is_dir():
+                do = [f"cd {shlex.quote(str(place))}"]
+                why += f"; resolve there, then swarm submit {row.id}"
         kind = "conflict" if last is not None and last.outcome == "conflict" else "yours"
         key = _key(kind, row.id, str(last.token if last is not None else 0))
         yield Need(kind=kind, task=row.id, key=key, why=why, do=do)

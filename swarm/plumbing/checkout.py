@@ -116,6 +116,13 @@ def remotes(folder: Path) -> dict[str, str]:
         return {name: str(found.git.remote("get-url", "--", name)) for name in names}
 
 
+def has_branch(folder: Path, name: str) -> bool:
+    """Is there a local branch of this name?"""
+
+    with _repository(folder) as found:
+        return any(head.path == f"refs/heads/{name}" for head in found.heads)
+
+
 def read_remote(folder: Path, name: str) -> tuple[str, str, list[tuple[str, str]]]:
     """(address to fetch from, address to push to, every setting that is in effect in the checkout).
 
@@ -130,6 +137,13 @@ def read_remote(folder: Path, name: str) -> tuple[str, str, list[tuple[str, str]
     told = (row.partition("\n") for row in rows if row)
     # A key without `=` is a switch that is on; as an empty text it would be off.
     return url, push_url, [(key, value if equals else "true") for key, equals, value in told]
+
+
+def user_name(folder: Path) -> str:
+    """`user.name` of git as it is in effect in the checkout, or empty."""
+
+    with _repository(folder) as found:
+        return str(found.git.config("--get", "user.name", with_exceptions=False))
 
 
 def add_remote(folder: Path, name: str, url: Path, branch: str) -> bool:

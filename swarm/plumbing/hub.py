@@ -183,6 +183,14 @@ class Hub:
             return True
         return self.git.run("merge-base", "--is-ancestor", commit, tip, ok=(0, 1)).code == 0
 
+    def find_merge_base(self, one: str, other: str) -> str | None:
+        """A newest commit that both have; None: they share none.
+
+        Raises:
+            GitFault: one of them is missing.
+        """
+        return self.git.run("merge-base", one, other, ok=(0, 1)).text or None
+
     def was_left(self, ref: str, oid: str) -> bool:
         """Did somebody move the ref away from this value, by the ref's own log?"""
         try:

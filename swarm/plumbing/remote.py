@@ -192,6 +192,18 @@ def tip_of(hub: Hub, remote: Remote, branch: str, *, is_push: bool = False) -> s
     return None
 
 
+def tips_below(hub: Hub, remote: Remote, prefix: str) -> dict[str, str]:
+    """What each branch holds whose name begins so, where we push to; in one conversation.
+
+    Raises:
+        RemoteUnreachable: see `Remote.run`.
+    """
+    there = replace(remote, url=remote.push_url)
+    rows = there.run(hub, "ls-remote", "--", _NAME, f"refs/heads/{prefix}*", timeout=LOOK_LIMIT)
+    pairs = (row.partition("\t") for row in rows.lines)
+    return {name.removeprefix("refs/heads/"): oid for oid, _, name in pairs if is_oid(oid)}
+
+
 def fetch(hub: Hub, remote: Remote, branch: str) -> str | None:
     """Copy a branch of the remote into the hub, objects checked, no ref moved; its commit.
 
@@ -254,13 +266,19 @@ class Pushed:
 
 @dataclass(frozen=True)
 class NotForward:
-    """The branch has commits that ours lacks, or the remote refuses: nothing was pushed."""
+    """The branch has commits that ours lacks: nothing was pushed."""
 
-    old: str | None
+
+@dataclass(frozen=True)
+class Declined:
+    """The remote refuses, by a hook or a rule of its own: nothing was pushed."""
+
     says: str
 
 
-def push(hub: Hub, remote: Remote, oid: str, branch: str, old: str | None) -> Pushed | NotForward:
+def push(
+    hub: Hub, remote: Remote, oid: str, branch: str, old: str | None
+) -> Pushed | NotForward | Declined:
     """Move a branch of the remote forward to a commit of the hub; never forced.
 
     `old` is what `tip_of` said of it a moment ago.
@@ -273,7 +291,7 @@ def push(hub: Hub, remote: Remote, oid: str, branch: str, old: str | None) -> Pu
     if old == oid:
         return Pushed(old)
     if old is not None and not (hub.is_whole(old) and hub.contains(oid, old)):
-        return NotForward(old, "it has commits that are not in what would be pushed")
+        return NotForward()
     answer = remote.run(
         hub,
         "push",
@@ -296,4 +314,4 @@ def push(hub: Hub, remote: Remote, oid: str, branch: str, old: str | None) -> Pu
             why=why,
             hint=remote.hint("ls-remote", remote.name),
         )
-    return NotForward(old, why)
+    return NotForward() if said[0].startswith("[rejected]") else Declined(why)

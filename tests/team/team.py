@@ -9,7 +9,6 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from swarm import invariants
 from swarm.ledger.view import State
 from tests.crash.story import commits_of_slots, reachable
 from tests.world import World, git, run_swarm
+from tests.world import until as look_until
 
 # Runs after the branch has moved; what is written is what everybody sees.
 _HOOK = """#!/bin/sh
@@ -256,8 +256,9 @@ def until(
     limit: float = 40.0,
 ) -> None:
     """Look until something is so; a run that ends before it is a failure."""
-    deadline = time.monotonic() + limit
-    while not is_so():
-        assert time.monotonic() < deadline, f"never: {what}"
-        assert run is None or run.poll() is None or is_so(), f"the run ended before: {what}"
-        time.sleep(0.01)
+
+    def is_over() -> bool:
+        return run is not None and run.poll() is not None
+
+    look_until(lambda: is_so() or is_over(), what, limit=limit)
+    assert not is_over() or is_so(), f"the run ended before: {what}"

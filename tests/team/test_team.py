@@ -139,7 +139,7 @@ def test_a_team_on_one_remote(team: Team) -> None:
 
     # Whatever is typed twice ends as if it had been typed once.
     assert "nothing new to push" in twice(team, "push")
-    assert "made before" in twice(team, "push", "--pr")
+    assert "opened before" in twice(team, "push", "--pr")
     assert team.requests() == ["swarm/r1 main app: 6 tasks by swarm"], "all but what was squashed"
     assert "has nothing of side any more" in twice(team, "revert", "side")
     assert "line 5\n" in (world.file("lines.txt") or "")
