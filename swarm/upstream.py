@@ -85,12 +85,12 @@ class Rewritten:
     known: str
 
     def says(self, target: str) -> str:
-        return rewritten_says(self.fetched.name, self.known)
+        return f"{rewritten_says(self.fetched.name, self.known)}; nothing was taken"
 
 
 def rewritten_says(name: str, known: str) -> str:
     """Of a branch that lacks a commit which it had."""
-    return f"{name} was rewritten: it lacks {known[:7]}, which it had before; nothing was taken"
+    return f"{name} was rewritten: it lacks {known[:7]}, which it had before"
 
 
 Sync = UpToDate | SyncQueued | Waits | Rewritten
@@ -341,7 +341,7 @@ def _note_rewritten(work: Workspace, fetched: Fetched, known_tip: str) -> None:
         if known.tip != known_tip or known.rewritten == fetched.tip:
             return refuse(None)
         after = msgspec.structs.replace(known, rewritten=fetched.tip)
-        says = rewritten_says(fetched.at, known_tip)
+        says = f"{fetched.at} lacks {known_tip[:7]}, which was taken before; not taken"
         return Draft(
             (upstream_event("synced", says, after, {"Swarm-Rewritten": fetched.tip}),), None
         )

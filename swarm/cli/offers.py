@@ -85,11 +85,11 @@ def sync(rewritten: bool, no_wait: bool, as_json: bool) -> int:
                 if left is not None:
                     say(f"left      {left} is not needed any more: swarm task cancel {left}")
                 record = _sync_record(fetched, "up_to_date", ended or left)
-            case upstream.Rewritten():
+            case upstream.Rewritten(fetched, known):
                 raise SwarmError(
-                    answer.says(target),
-                    why=f"what it lost is still in {target}, and stays there if you bring in what "
-                    "it has now",
+                    upstream.rewritten_says(fetched.name, known),
+                    why=f"nothing was taken; what it lost is still in {target}, and stays there if "
+                    "you bring in what it has now",
                     hint="swarm sync --rewritten",
                 )
             case Waits():
