@@ -263,7 +263,7 @@ def _report(value: object) -> str:
 
 
 _BAD_BRANCH = re.compile(  # git check-ref-format, and nothing that could pass for an option
-    r"^[-/]|^@$|^refs/|\.\.|//|@\{|[\x00-\x20\x7f~^:?*\[\\]|(^|/)\.|[/.]$|\.lock(/|$)"
+    r"^[-/]|^@$|^HEAD$|^refs/|\.\.|//|@\{|[\x00-\x20\x7f~^:?*\[\\]|(^|/)\.|[/.]$|\.lock(/|$)"
 )
 
 

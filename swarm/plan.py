@@ -30,6 +30,8 @@ from swarm.ids import fold
 from swarm.ledger.records import PERSON, Task, TaskHeader
 from swarm.similar import nearest
 
+# Tasks that swarm opens itself: no file says them, so that none has vanished.
+OURS = re.compile(r"fix-main(?:-[0-9]+)?|(?:sync|revert)-[0-9]+")
 PRIORITIES = range(-100, 101)
 _MOST_STRIKES = 1000
 _TITLE_LENGTH = 100  # of a title taken from the body; one that is given stays whole
@@ -565,6 +567,8 @@ def check(
     problems = _same_ids(drafts)
     ids = {draft.id for draft in drafts} | known.keys()
     for draft in drafts:
+        if OURS.fullmatch(draft.id):  # it would take the place of one, agents and all
+            problems.append(_problem(draft, "id", f"{draft.id} is a name of swarm's own tasks"))
         for need in draft.needs:
             if need not in ids:
                 problems.append(_problem(draft, "needs", _no("task", need, ids)))

@@ -116,8 +116,7 @@ def _open(work: Workspace, delivered: Delivered, body: Path, log: Path) -> Opene
             raise
     output = log.read_text("utf-8", "replace")
     if ended is None or ended.exit_code != 0:
-        how = "timed out" if ended and ended.timed_out else f"exit code {ended and ended.exit_code}"
-        return NotOpened(how, output)
+        return NotOpened(ended.how if ended is not None else "its end is not known", output)
     faults.reach("push.after_pr")
     said = last_line(output)
     remember(work, delivered.branch, delivered.new, said)

@@ -39,69 +39,83 @@ class _Step:
 
 
 def find_same(hub: Hub, target: str, tip: str, pushes: Iterable[Push]) -> Same | None:
-    """The newest such pair along both first parents.
+    """The newest commit of ours that was pushed and that upstream has had under another name.
 
-    One that was made on top of what upstream had meanwhile is found too: it is what git makes of
-    merging there what we pushed.
+    Only what was pushed can be there because of us: any other state of ours with the same files is
+    chance, and the team's own. Of several the newest of ours counts, since what upstream made of
+    its files after that was meant. One that was made on top of what upstream had meanwhile is found
+    too: it is what git makes of merging there what we pushed.
 
     Raises:
         GitFault: an object is missing.
     """
     before = _taken_before(hub, target, tip)
-    ours: dict[str, str] = {}
-    for step in _steps(hub, target, before):
-        ours.setdefault(step.tree, step.oid)
-    theirs = _steps(hub, tip, [target])
-    found = next((Same(step.oid, ours[step.tree]) for step in theirs if step.tree in ours), None)
-    pushed = dict.fromkeys(push.oid for push in reversed(list(pushes)))
-    held = [oid for oid in pushed if hub.reader.has(oid)]
+    held = [oid for oid in dict.fromkeys(p.oid for p in pushes) if hub.reader.has(oid)]
     lacking = _beyond(hub, held, before) - _beyond(hub, held, [target])
-    known = [oid for oid in held if oid in lacking]
-    while newer := _merged_there(hub, theirs, known, tip, found):
-        found = newer
-    return found
-
-
-def _merged_there(
-    hub: Hub, theirs: Sequence[_Step], pushed: list[str], tip: str, known: Same | None
-) -> Same | None:
-    """The newest of upstream's steps that some push was merged into, newer than the known one."""
-    steps: list[_Step] = []
-    for step in theirs[:LOOKED_AT]:
-        if known is not None and step.oid == known.theirs:
-            break
-        steps.append(step)
-    if known is not None:
-        beyond = _beyond(hub, pushed, [known.ours])
-        pushed = [oid for oid in pushed if oid in beyond]
-    if not steps or not pushed:
+    if not lacking:
         return None
-    newest: dict[str, int] = {}  # tree -> step
-    for number, step in enumerate(steps):
-        newest.setdefault(step.tree, number)
-    touched: dict[str, set[str]] = {}
-    for oid in pushed:
-        base = hub.find_merge_base(tip, oid)
-        touched[oid] = set(hub.changed_paths(base, oid)) if base is not None else set()
-    left = MOST_MERGED
+    walk = hub.git.run("rev-list", "--topo-order", target, *(f"^{oid}" for oid in before)).lines
+    ours = [oid for oid in walk if oid in lacking]
     with tempfile.TemporaryDirectory(prefix="swarm-") as folder:  # a gate may use its own meanwhile
-        attributes = Attributes(hub, Path(folder))
+        return _Search(hub, tip, _steps(hub, tip, [target])[:LOOKED_AT], ours, Path(folder)).best(0)
+
+
+class _Search:
+    """Looks for one of our commits, newest first, among upstream's steps."""
+
+    def __init__(
+        self, hub: Hub, tip: str, theirs: Sequence[_Step], ours: Sequence[str], folder: Path
+    ) -> None:
+        self._hub = hub
+        self._theirs = theirs
+        self._ours = ours  # newest first
+        self._attributes = Attributes(hub, folder)
+        self._left = MOST_MERGED
+        self._best: dict[int, Same | None] = {}
+        self._touched: dict[str, set[str]] = {}
+        for oid in ours:
+            base = hub.find_merge_base(tip, oid)
+            self._touched[oid] = set(hub.changed_paths(base, oid)) if base is not None else set()
+
+    def best(self, start: int) -> Same | None:
+        """The newest pair of those of ours from `start` on."""
+        if start not in self._best:
+            self._best[start] = None
+            for number in range(start, len(self._ours)):
+                found = self._match(self._ours[number], None)
+                if found is None and (known := self.best(number + 1)) is not None:
+                    # A later round: beside what it had of us before, its merge base is right.
+                    found = self._match(self._ours[number], known)
+                if found is not None:
+                    self._best[start] = found
+                    break
+        return self._best[start]
+
+    def _match(self, ours: str, known: Same | None) -> Same | None:
+        """The step that has this commit of ours, newer than the known one."""
+        steps: list[_Step] = []
+        for step in self._theirs:
+            if known is not None and step.oid == known.theirs:
+                break
+            steps.append(step)
+        newest: dict[str, int] = {}  # tree -> step
         for number, step in enumerate(steps):
-            if len(step.parents) != 1:
+            newest.setdefault(step.tree, number)
+        for number, step in enumerate(steps):
+            if len(step.parents) != 1 or self._left <= 0:
                 continue
             parent = step.parents[0]
-            paths = set(hub.changed_paths(parent, step.oid))
-            for ours in pushed:
-                if not paths or not paths <= touched[ours] or not left:
-                    continue
-                left -= 1
-                side = parent if known is None else join(hub, parent, known.ours)
-                rules = attributes.at(hub.reader.tree_of(side))
-                merged = merge_trees(hub, side, ours, rules)
-                # Rebased, it takes several steps to get there.
-                if isinstance(merged, Clean) and newest.get(merged.tree, number + 1) <= number:
-                    return Same(steps[newest[merged.tree]].oid, ours)
-    return None
+            paths = set(self._hub.changed_paths(parent, step.oid))
+            if not paths or not paths <= self._touched[ours]:
+                continue
+            self._left -= 1
+            side = parent if known is None else join(self._hub, parent, known.ours)
+            rules = self._attributes.at(self._hub.reader.tree_of(side))
+            merged = merge_trees(self._hub, side, ours, rules)
+            # Rebased, it takes several steps to get there.
+            if isinstance(merged, Clean) and newest.get(merged.tree, number + 1) <= number:
+                return Same(steps[newest[merged.tree]].oid, ours)
+        return None
 
 
 def tips_there(hub: Hub, target: str, tip: str, pushes: Iterable[Push]) -> list[str]:

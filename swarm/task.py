@@ -7,7 +7,6 @@ Guards: a plan is added whole or not at all; nothing is done to a task that is l
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,9 +27,6 @@ from swarm.ledger.view import State, View, readable
 from swarm.plumbing.history import iter_messages
 from swarm.similar import nearest
 from swarm.trailers import landings_told, one_line
-
-# Tasks that swarm opens itself: they never had a file, so that none has vanished.
-OURS = re.compile(r"(?:fix-main|sync|revert)(?:-.*)?")
 
 
 @dataclass(frozen=True)
@@ -166,7 +162,7 @@ def compare(
         task
         for path, _ in view.iter_paths("tasks")
         if (task := Path(path).stem) not in files
-        and not OURS.fullmatch(task)
+        and not plan.OURS.fullmatch(task)
         and view.state(task) not in (State.LANDED, State.CANCELLED)
     ]
     return Taken(

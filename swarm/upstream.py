@@ -170,6 +170,8 @@ def _bring(
     if hub.contains(view.target, fetched.tip):
         return _note_tip(work, fetched)
     is_again = state is State.OPEN and (is_new or _was_red_with_target(view, known.task))
+    if is_again and known.task and _is_begun(view, known.task):
+        return _waits(fetched, known.task, state, is_new)  # what somebody made of it goes on first
     if known.task and state not in _ENDED and not is_again:
         return _waits(fetched, known.task, state, is_new)
     if hub.find_merge_base(view.target, fetched.tip) is None:
@@ -275,6 +277,13 @@ def _was_red_with_target(view: View, task: str | None) -> bool:
     attempts = readable(view.attempts, task) if task else None
     last = attempts.last if attempts is not None else None
     return last is not None and last.base_verdict == "failed" and view.gate().paused is None
+
+
+def _is_begun(view: View, task: str) -> bool:
+    """Did somebody give back a resolution that is not finished, or lose their claim of it?"""
+    attempts = readable(view.attempts, task)
+    last = attempts.last if attempts is not None else None
+    return last is not None and last.outcome in ("stopped", "asked", "expired")
 
 
 def _work_of(view: View, task: str) -> str | None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import shlex
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -598,3 +601,25 @@ def test_every_kind_has_a_transition_and_known_folders() -> None:
     for name, kind in KINDS.items():
         assert kind.transition, name
         assert kind.folders <= known, name
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(world: World) -> None:
+    """A full disk: every file ends at nothing, and what only looks answers all the same."""
+    world.add("One")
+    (world.layout.cache / "state.sqlite").unlink(missing_ok=True)
+    command = f"ulimit -f 0; exec {shlex.quote(sys.executable)} -m swarm task list"
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], cwd=world.app, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "one" in done.stdout
+
+
+def test_a_cache_whose_folder_is_a_file_is_done_without(world: World, tmp_path: Path) -> None:
+    world.add("One")
+    place = tmp_path / "not-a-folder"
+    place.write_text("")
+    index = Index(place / "state.sqlite")
+    view = world.ledger.view()
+    assert index.ids(view) == ["one"] and index.counts(view) == {"open": 1}
+    index.close()

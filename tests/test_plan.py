@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarm import plan
 from swarm.ledger.records import decode_task, encode_task
 from swarm.plan import (
     Draft,
@@ -641,3 +642,17 @@ def test_any_text_is_a_task_or_a_problem(text: str) -> None:
 def test_any_bytes_are_a_task_or_a_problem(data: bytes) -> None:
     found, problems = parse_task("tasks/a.md", b"---\n" + data + b"\n---\nbody\n")
     assert found or problems
+
+
+@pytest.mark.parametrize("name", ["sync-1", "revert-12", "fix-main", "fix-main-2", "Sync 3"])
+def test_no_file_may_take_the_place_of_a_task_of_swarms_own(name: str) -> None:
+    drafts, problems = plan.parse_task("t.md", f"---\nid: {name}\n---\n# harmless\n\nx\n".encode())
+    assert not problems
+    found = plan.check(drafts, known={}, checks=[])
+    assert [p.key for p in found] == ["id"] and "swarm's own" in found[0].text
+
+
+@pytest.mark.parametrize("name", ["revert-button", "sync", "synced-1", "fix-main-menu"])
+def test_a_name_that_only_looks_like_one_is_anybodys(name: str) -> None:
+    drafts, _ = plan.parse_task("t.md", f"---\nid: {name}\n---\n# harmless\n\nx\n".encode())
+    assert not plan.check(drafts, known={}, checks=[])

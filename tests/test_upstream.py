@@ -36,7 +36,7 @@ from swarm.offer import Waits
 from swarm.overview import Need
 from swarm.supervisor import Supervisor
 from swarm.upstream import Rewritten, Sync, SyncQueued, UpToDate
-from tests.world import CHECK, Upstream, World, git, typed, until
+from tests.world import CHECK, Upstream, World, git, run_swarm, typed, until
 
 LINES = "".join(f"{number}\n" for number in range(1, 10))
 
@@ -469,6 +469,70 @@ def test_what_upstream_sets_back_after_a_squash_is_set_back(
     task = settle(world)
     assert world.state(task) is State.LANDED and has(world, tip)
     assert world.file("a.txt") == line(5, "first")
+
+
+# -- what only looks like ours
+
+
+def test_a_state_of_ours_that_was_never_pushed_is_the_teams_own_when_they_have_it(
+    make: Callable[..., tuple[World, Upstream]],
+) -> None:
+    """Ours went on from there: their version and ours conflict, as two people's do."""
+    world, up = make(files={"a.txt": LINES})
+    world.land("One", "version", "v2\n")
+    world.land("Two", "version", "v3\n")
+    up.commit("version", "v2\n", "pin it")
+    task = settle(world)
+    assert world.state(task) is State.OPEN, "a person decides which"
+    assert world.file("version") == "v3\n"
+
+
+def test_what_ours_did_and_undid_says_nothing_about_what_the_team_does(
+    make: Callable[..., tuple[World, Upstream]],
+) -> None:
+    world, up = make(files={"a.txt": LINES})
+    without = "".join(f"{row}\n" for row in LINES.splitlines() if row != LINES.splitlines()[4])
+    world.land("Drop", "a.txt", without)
+    assert world.typed("revert", "drop").code == 0
+    up.commit("a.txt", without, "drop it too")
+    task = settle(world)
+    assert world.state(task) is State.LANDED
+    assert world.file("a.txt") == without, "as plain git merges it"
+
+
+def test_of_two_pushes_the_newest_that_upstream_had_counts(
+    make: Callable[..., tuple[World, Upstream]],
+) -> None:
+    """They took both and then dropped the second: what they have looks like the first alone."""
+    world, up = make(files={"a.txt": LINES})
+    world.land("One", "a.txt", line(1, "FEATURE1"))
+    assert world.typed("push", "--branch", "first").code == 0
+    both = line(1, "FEATURE1").replace(LINES.splitlines()[8], "FEATURE2")
+    world.land("Two", "a.txt", both)
+    assert world.typed("push", "--branch", "out").code == 0
+    up.squash("out")
+    up.commit("a.txt", line(1, "FEATURE1"), "not the second")
+    task = settle(world)
+    assert world.state(task) is State.LANDED
+    assert world.file("a.txt") == line(1, "FEATURE1"), "what they dropped stays dropped"
+
+
+def test_an_undoing_that_the_team_took_and_took_back_is_taken_back(
+    make: Callable[..., tuple[World, Upstream]],
+) -> None:
+    world, up = make(files={"a.txt": LINES})
+    world.land("One", "a.txt", line(1, "FEATURE1"))
+    assert world.typed("push", "--branch", "out").code == 0
+    up.squash("out")
+    settle(world)
+    assert world.typed("revert", "one").code == 0
+    assert world.typed("push", "--branch", "out2").code == 0
+    up.squash("out2")
+    up.git("revert", "--no-edit", "HEAD")
+    up.push()
+    task = settle(world)
+    assert world.state(task) is State.LANDED
+    assert world.file("a.txt") == line(1, "FEATURE1"), "they want it after all"
 
 
 def test_a_second_round_of_push_and_squash_goes_as_well(
@@ -1184,3 +1248,28 @@ def _merged(up: Upstream, world: World, ours: str, theirs: str) -> str | None:
         up.git("merge", "--abort")
         return None
     return up.git("rev-parse", "HEAD^{tree}")
+
+
+def test_a_resolution_that_a_person_gave_back_goes_on_before_what_came_since(
+    make: Callable[..., tuple[World, Upstream]],
+) -> None:
+    """Upstream moves meanwhile: what they did is where the next claim starts."""
+    world, up = make(files={"a.txt": LINES})
+    world.push("a.txt", line(5, "ours"))
+    up.commit("a.txt", line(5, "theirs"))
+    task = settle(world)
+    place = world.layout.slots / "h1"
+    assert run_swarm(world.app, "claim", task).returncode == 0
+    (place / "a.txt").write_text(line(5, "both"), "utf-8")
+    git(place, "add", "-A")
+    git(place, "commit", "-q", "--no-edit")
+    half = git(place, "rev-parse", "HEAD")
+    assert run_swarm(place, "release", "--reason", "later").returncode == 0
+    up.commit("other.txt", "1\n")
+    assert isinstance(bring(world), Waits)
+    assert run_swarm(world.app, "claim", task).returncode == 0
+    assert git(place, "rev-parse", "HEAD") == half
+    assert run_swarm(place, "submit").returncode == 0
+    world.work_gate()
+    assert world.state(task) is State.LANDED and world.file("a.txt") == line(5, "both")
+    assert world.state(settle(world)) is State.LANDED and world.file("other.txt") == "1\n"

@@ -25,7 +25,7 @@ from swarm.ledger.view import State
 from swarm.output import plural
 from swarm.overview import stand
 from swarm.plumbing import checkout as user
-from swarm.task import OURS, Taken, load_plan
+from swarm.task import Taken, load_plan
 from swarm.workspace import Workspace
 
 PROBE = timedelta(seconds=5)
@@ -386,4 +386,4 @@ def uncommitted(work: Workspace) -> list[str]:
 def _without_file(work: Workspace, ready: Ready) -> list[str]:
     files = {draft.id for draft in ready.drafts}
     rows = work.ledger.index.rows(work.ledger.view(), State.OPEN)
-    return [r.id for r in rows if r.id not in files and not OURS.fullmatch(r.id)]
+    return [r.id for r in rows if r.id not in files and not plan.OURS.fullmatch(r.id)]

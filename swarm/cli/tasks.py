@@ -188,11 +188,15 @@ def _another(draft: plan.Draft) -> str:
 def _write_and_add(work: Workspace, draft: plan.Draft, text: str) -> None:
     folder = work.checkout / work.config.tasks
     file = folder / f"{draft.id}.md"
+    made = False
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as stream:
+            made = True
             stream.write(text)
     except OSError as error:
+        if made:
+            file.unlink(missing_ok=True)
         raise UsageError(f"cannot write {file}", why=error.strerror) from error
     try:
         answer = tasks.add(work.ledger, draft)
@@ -298,6 +302,10 @@ def edit(name: str, no_editor: bool) -> None:
 
 def _edit(work: Workspace, name: str, no_editor: bool) -> None:
     id_ = _find_anywhere(work, name)
+    if plan.OURS.fullmatch(id_):
+        raise UsageError(
+            f"{id_} is a task of swarm's own: no file says it", hint=f"swarm show {id_}"
+        )
     view = work.ledger.view()
     state = view.state(id_)
     if state in (State.LANDED, State.CANCELLED):

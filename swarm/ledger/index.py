@@ -135,23 +135,38 @@ class Index:
                 return
             try:
                 db = self._begin(view)
-            except sqlite3.DatabaseError as error:
+            except (sqlite3.DatabaseError, OSError) as error:
                 if _is_busy(error):  # others are at work in it: not a reason to delete it
                     self.close()
                     raise HubUnusable(
                         "the state cache is busy", why=str(error), hint=f"fuser -v {self._path}"
                     ) from error
-                self._forget()
-                db = self._begin(view)
+                db = self._begin_anew(view)
             self._tree = view.tree
             try:
                 yield db
-                db.execute("commit")
             except BaseException:
-                db.execute("rollback")
+                _roll_back(db)
                 raise
             finally:
                 self._tree = None
+            try:
+                db.execute("commit")
+            except sqlite3.DatabaseError:  # what was asked is answered; only the cache is not kept
+                _roll_back(db)
+                self.close()
+
+    def _begin_anew(self, view: View) -> sqlite3.Connection:
+        """From scratch: in a new file, or in memory where none can be written (a full disk)."""
+        try:
+            self._forget()
+            return self._begin(view)
+        except (sqlite3.DatabaseError, OSError):
+            if self._path is None:
+                raise
+            self.close()
+            self._path = None
+            return self._begin(view)
 
     def _begin(self, view: View) -> sqlite3.Connection:
         db = self._open()
@@ -163,7 +178,7 @@ class Index:
         try:
             self._bring(db, view)
         except BaseException:
-            db.execute("rollback")
+            _roll_back(db)
             raise
         return db
 
@@ -367,7 +382,13 @@ def _prepare(db: sqlite3.Connection) -> None:
     db.execute("commit")
 
 
-def _is_busy(error: sqlite3.Error) -> bool:
+def _roll_back(db: sqlite3.Connection) -> None:
+    """A transaction that failed may have ended by itself."""
+    with contextlib.suppress(sqlite3.Error):
+        db.execute("rollback")
+
+
+def _is_busy(error: Exception) -> bool:
     return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_LOCKED,
