@@ -13,6 +13,11 @@ from tests.world import World
 _NEVER = ("GIT_", "SWARM_", "XDG_", "PYTEST_ADDOPTS", "VIRTUAL_ENV", "PYTHONPATH")
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Most tests wait for git, for agents and for checks: two for each processor keep it busy."""
+    return 2 * (os.cpu_count() or 1)
+
+
 @pytest.fixture(autouse=True)
 def seal(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Private HOME with an identity, no system configuration, an editor that fails."""
