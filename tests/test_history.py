@@ -90,6 +90,7 @@ def test_a_short_way_starts_no_program(world: World, monkeypatch: pytest.MonkeyP
 def test_who_stops_early_leaves_no_program_behind(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    hub = some_events(world).hub
     ended: list[subprocess.Popen[bytes]] = []
 
     def noted(child: subprocess.Popen[bytes]) -> None:
@@ -97,7 +98,7 @@ def test_who_stops_early_leaves_no_program_behind(
         ended.append(child)
 
     monkeypatch.setattr("swarm.plumbing.history.end_group", noted)
-    stream = iter_messages(some_events(world).hub.git, LEDGER)
+    stream = iter_messages(hub.git, LEDGER)
     assert next(stream)[2].startswith("released: ")
     stream.close()
     assert [child.returncode is not None for child in ended] == [True]
