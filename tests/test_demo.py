@@ -35,15 +35,14 @@ def play(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slots", [4, 2])
-def test_every_task_ends_as_the_template_says(tmp_path: Path, slots: int) -> None:
-    done = play(tmp_path, "-n", str(slots))
+def test_every_task_ends_as_the_template_says(tmp_path: Path) -> None:
+    done = play(tmp_path, "-n", "2")  # the fewest slots that it can be played with
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stdout
     assert "15 of 15 tasks ended as expected.toml says; the invariants hold" in said
     for line in ("conflict with discount-flat", "red with rename-price", "crashed", "timed out"):
         assert line in said, f"the story of {line} is told"
-    assert f"agents    {slots} slots, scripted: no model, no account, no network" in said
+    assert "agents    2 slots, scripted: no model, no account, no network" in said
     assert "\nlook around\n" in said
     log = git(tmp_path / ".demo/shop.swarm/hub.git", "log", "--format=%s", "--first-parent", "main")
     assert len(log.splitlines()) == 13, "the first commit and twelve landings"
