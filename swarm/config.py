@@ -553,6 +553,11 @@ class Config(Table, frozen=True, kw_only=True):
     notify: Notify = Notify()
 
     @property
+    def upstream_branch(self) -> str:
+        """The branch of the upstream remote that is synced with: the target's name, unless said."""
+        return self.upstream.branch or self.target
+
+    @property
     def digest(self) -> str:
         """sha256 of the canonical JSON of what is in effect, defaults included, in hex."""
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()

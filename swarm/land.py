@@ -113,16 +113,7 @@ def leave_gate(ledger: Ledger, claim: GateClaim) -> None:
         gate = view.gate()
         if gate is None or gate.nonce != claim.nonce:
             return refuse(None)
-        free = msgspec.structs.replace(
-            gate,
-            runner=None,
-            host=None,
-            pid=None,
-            boot_id=None,
-            taken_at=None,
-            taken_monotonic_seconds=None,
-            lease_seconds=None,
-        )
+        free = records.free_gate(gate.token, gate.nonce, gate.paused)
         event = Event(
             "gate-left",
             f"{claim.runner} leaves the gate.",

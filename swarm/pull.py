@@ -104,8 +104,8 @@ def is_published(work: Workspace, here: Checkout) -> bool:
     """
     if here.head is None:
         return False
-    git, settings = Git(here.git_dir), work.config.upstream
-    theirs = f"refs/remotes/{settings.remote}/{settings.branch or work.config.target}"
+    git = Git(here.git_dir)
+    theirs = f"refs/remotes/{work.config.upstream.remote}/{work.config.upstream_branch}"
     if git.run("show-ref", "--verify", "-q", theirs, ok=(0, 1)).code:
         return False
     but = [f"^{theirs}"]

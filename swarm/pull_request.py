@@ -6,7 +6,6 @@ Guards: no text of a task or a branch is read as a command; one pull request at 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import tempfile
@@ -19,12 +18,14 @@ from swarm import config as configuration
 from swarm import environment, faults, process
 from swarm.check import judged
 from swarm.errors import UsageError
+from swarm.files import alone
 from swarm.ids import new_nonce
 from swarm.ledger.records import Done, Verdict
 from swarm.ledger.view import View, readable
 from swarm.overview.target import newest_verdict
-from swarm.push import Delivered, known_of, newest_push, remember
+from swarm.push import Delivered, newest_push, remember
 from swarm.trailers import of_commit, one_line
+from swarm.upstream import known_of
 from swarm.workspace import Workspace
 
 COMMAND_LIMIT = timedelta(minutes=5)
@@ -76,8 +77,7 @@ def open_pr(work: Workspace, delivered: Delivered) -> Opened | OpenedBefore | No
     folder = work.layout.runs / "requests"
     folder.mkdir(parents=True, exist_ok=True)
     name = hashlib.sha256(delivered.branch.encode()).hexdigest()[:16]
-    with (folder / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two at once would both be the first
+    with alone(folder / f"{name}.lock"):  # two at once would both be the first
         before = newest_push(known_of(work, work.ledger.view()), delivered.branch)
         if before is not None and before.pr is not None:
             return OpenedBefore(before.pr)
@@ -90,7 +90,7 @@ def _open(work: Workspace, delivered: Delivered, body: Path, log: Path) -> Opene
     body.write_text(text.body, "utf-8", "replace")
     facts = {
         "SWARM_BRANCH": delivered.branch,
-        "SWARM_TARGET": settings.branch or work.config.target,
+        "SWARM_TARGET": work.config.upstream_branch,
         "SWARM_TITLE": text.title,
         "SWARM_BODY_FILE": str(body),
     }

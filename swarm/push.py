@@ -26,7 +26,7 @@ from swarm.plumbing import remote as remotes
 from swarm.plumbing.hub import Hub
 from swarm.plumbing.remote import Remote, RemoteUnreachable
 from swarm.trailers import one_line
-from swarm.upstream import Fetched, fetch, had_there, has_all, record_of, upstream_event
+from swarm.upstream import Fetched, fetch, had_there, has_all, known_of, upstream_event
 from swarm.workspace import Workspace, person
 
 KEPT = 20  # branches whose last push is remembered, and as many pushes before those
@@ -290,16 +290,10 @@ def _is_within(hub: Hub, commit: str, tips: Iterable[str]) -> bool:
 
 
 def _is_upstream(work: Workspace, branch: str) -> bool:
-    return branch == (work.config.upstream.branch or work.config.target)
+    return branch == work.config.upstream_branch
 
 
 # What is remembered
-
-
-def known_of(work: Workspace, view: View) -> Upstream:
-    """What is remembered of the configured branch of the remote."""
-    settings = work.config.upstream
-    return record_of(view, settings.remote, settings.branch or work.config.target)
 
 
 def newest_push(record: Upstream, branch: str) -> Push | None:

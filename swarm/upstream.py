@@ -107,7 +107,7 @@ def fetch(work: Workspace, is_unwanted: Callable[[], bool] | None = None) -> Fet
         RemoteUnreachable: it did not answer.
     """
     settings = work.config.upstream
-    branch = settings.branch or work.config.target
+    branch = work.config.upstream_branch
     remote = remotes.find_remote(work.checkout, settings.remote, is_unwanted)
     tip = remotes.fetch(work.ledger.hub, remote, branch)
     if tip is None:
@@ -255,8 +255,7 @@ def has_all(work: Workspace, view: View, there: Sequence[str]) -> bool:
 
 def has_all_as_known(work: Workspace, view: View) -> bool:
     """The same of what upstream had when it was last taken; False when that is not known."""
-    settings = work.config.upstream
-    known = record_of(view, settings.remote, settings.branch or work.config.target)
+    known = known_of(work, view)
     if known.tip is None or not work.ledger.hub.is_whole(known.tip):
         return False
     fetched = Fetched(known.remote, known.branch, known.tip)
@@ -290,6 +289,11 @@ def _work_of(view: View, task: str) -> str | None:
     """The head of what was offered last, by whomever."""
     attempts = readable(view.attempts, task)
     return attempts.work.head if attempts is not None and attempts.work is not None else None
+
+
+def known_of(work: Workspace, view: View) -> Upstream:
+    """What is remembered of the configured branch of the remote."""
+    return record_of(view, work.config.upstream.remote, work.config.upstream_branch)
 
 
 def record_of(view: View, remote: str, branch: str) -> Upstream:

@@ -90,7 +90,7 @@ def _not_pulled(
         case pulling.Apart(is_published, is_dirty):
             what = f"{target} here has commits that the hub lacks: it cannot be fast-forwarded"
             if is_published:
-                upstream = f"{settings.remote}/{settings.branch or target}"
+                upstream = f"{settings.remote}/{work.config.upstream_branch}"
                 why = f"they are your team's: {upstream} has them"
                 return SwarmError(what, why=why, hint="swarm sync\nswarm pull")
             return SwarmError(
@@ -246,7 +246,7 @@ def _take_in(target: str, it: pushing.Foreign) -> str:
 
 def _push_now(work: Workspace, answer: pushing.Delivered | pushing.NothingToGive) -> PushNow:
     settings = work.config.upstream
-    upstream = f"{settings.remote}/{settings.branch or work.config.target}"
+    upstream = f"{settings.remote}/{work.config.upstream_branch}"
     if isinstance(answer, pushing.NothingToGive):
         return PushNow(
             result="upstream_has_all",

@@ -185,7 +185,7 @@ def _rewritten(moment: Moment) -> Iterator[Need]:
     known, settings = moment.view.upstream(), moment.work.config.upstream
     if known is None or known.tip is None or known.rewritten is None:
         return
-    branch = settings.branch or moment.work.config.target
+    branch = moment.work.config.upstream_branch
     if (known.remote, known.branch) == (settings.remote, branch):
         from swarm.upstream import rewritten_says  # it knows remotes, which cost 80 ms to import
 
