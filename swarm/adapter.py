@@ -1,24 +1,18 @@
-"""How an agent program is started and how its end is read: one TOML file per program.
+"""What is known of an agent program: one TOML file for each; and the words that start it.
 
-Enters: an adapter's file; the facts of an attempt; an exit and what was printed. Leaves: argv; a
-judgement. Guards: words are filled in once and never go through a shell; an exit code alone never
-makes a success where the adapter asks for more.
+Enters: an adapter's file; the facts of an attempt. Leaves: the adapter, typed; argv.
+Guards: an adapter that does not parse or says what no adapter can say starts nothing; words are
+filled in once and never go through a shell.
 """
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import functools
-import io
 import json
 import os
 import re
 import shutil
 import signal as signals
-import subprocess
-import tempfile
-import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,20 +26,36 @@ import msgspec
 from swarm.environment import SET_PLACEHOLDERS, fill, placeholders_in
 from swarm.errors import NotFound, UsageError
 
-Is = Literal["success", "limit", "login", "turns", "cost", "failed"]
+Is = Literal[
+    "success",
+    "limit",  # the provider says no for now: no strike, the adapter pauses
+    "login",  # nobody is logged in: no strike, the adapter stops
+    "turns",  # its own limit of turns
+    "cost",  # its own limit of cost
+    "session",  # the session to go on with is not known: the attempt begins afresh
+    "failed",
+]
+Source = Literal["stdout", "stderr", "report"]
 PermissionName = Literal["bypass", "limited"]
 Scalar = str | bool | int | float
 
 PLACEHOLDERS = frozenset(
-    {"prompt_file", "worktree", "task", "attempt", "python", "checkout", "writable_roots"}
+    {
+        "prompt_file",
+        "report_file",
+        "worktree",
+        "task",
+        "attempt",
+        "python",
+        "checkout",
+        "writable_roots",
+    }
 )
+RESETS = ("seconds", "ms", "minutes", "hours", "epoch", "iso")  # groups of `reset`
 OWN_FOLDER = Path(".swarm/agents")  # below the checkout
-PROBE_SECONDS = 5.0
-MAX_LINE = 8 << 20  # bytes; a longer line is no event that decides anything
-STDERR_END = 64 << 10  # bytes
 MAX_ARGUMENT = (128 << 10) - 1  # Linux: MAX_ARG_STRLEN, with the closing NUL
+_SPECIAL = ("/", "!", "#", "@", "\\", "-")  # a prompt that begins so may be a command to a program
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
-_VERSION = re.compile(r"\d+(?:\.\d+)+[\w.+-]*")
 _SIGNAL_NAMES = frozenset(signals.Signals.__members__)
 
 
@@ -64,6 +74,7 @@ class Prompt(_Table, frozen=True, kw_only=True):
     """`[prompt]`."""
 
     how: Literal["stdin", "argument", "file"]  # file: a word holds {prompt_file}
+    at: str | None = None  # what each `@` becomes, for a program that reads `@path` as a file
 
 
 class Env(_Table, frozen=True, kw_only=True):
@@ -75,11 +86,23 @@ class Env(_Table, frozen=True, kw_only=True):
 
 
 class Locator(_Table, frozen=True, kw_only=True):
-    """Where in the output one fact is: the place `at` in events that match `when`."""
+    """Where in the output one fact is: in events, or by `pattern` in lines of text."""
 
-    when: dict[str, Scalar] = {}
-    at: str | tuple[str, ...]  # dotted, `[]` for each of a list; several are added up
+    in_: Source = msgspec.field(name="in", default="stdout")
+    when: dict[str, Scalar] = {}  # an event that has these values; keys are dotted
+    at: str | tuple[str, ...] | None = None  # dotted, `[]`: each of a list; several are added up
+    pattern: str | None = None  # with a group `value`; a number's may end in k or M
     cumulative: bool = False  # counts from the session's start, not the attempt's
+    sum: bool = False  # all of them are added up; else the last one counts
+
+
+class Waiting(_Table, frozen=True, kw_only=True):
+    """One of `waiting`: so the program says that it waits for its provider to let it go on."""
+
+    in_: Source = msgspec.field(name="in", default="stdout")
+    when: dict[str, Scalar] = {}
+    text: str | None = None
+    reset: tuple[str, ...] = ()
 
 
 class Output(_Table, frozen=True, kw_only=True):
@@ -90,10 +113,13 @@ class Output(_Table, frozen=True, kw_only=True):
     message: Locator | None = None
     tool: Locator | None = None
     result: Locator | None = None
-    turns: Locator | None = None
+    turn: Locator | None = None  # each is one turn
+    turns: Locator | None = None  # how many the program itself counts
     cost_usd: Locator | None = None
-    tokens_input: Locator | None = None
+    tokens_input: Locator | None = None  # all of them, those from a cache too
+    tokens_cached: Locator | None = None  # the part that came from a cache
     tokens_output: Locator | None = None
+    waiting: tuple[Waiting, ...] = ()
 
 
 class Rule(_Table, frozen=True, kw_only=True):
@@ -101,9 +127,33 @@ class Rule(_Table, frozen=True, kw_only=True):
 
     is_: Is = msgspec.field(name="is")
     exit: tuple[int, ...] | None = None  # never true of a program that a signal ended
+    in_: Source | None = msgspec.field(name="in", default=None)  # None: stdout, for text stderr
     when: dict[str, Scalar] = {}  # some event of the output has these values; keys are dotted
-    text: str | None = None  # in that event; without `when`, in the end of standard error
+    text: str | None = None  # in that event; without `when`, in the end of what was written there
+    reset: tuple[str, ...] = ()  # of a limit: patterns that find when it ends, in the same text
     hint: str | None = None  # what a person can do
+
+    @property
+    def source(self) -> Source:
+        """Where `when` and `text` look."""
+        return self.in_ or ("stdout" if self.when else "stderr")
+
+
+class Login(_Table, frozen=True, kw_only=True):
+    """`[login]`: how to find out whether somebody is logged in, without asking the provider."""
+
+    argv: tuple[str, ...] | None = None  # arguments that make it end with 0 when somebody is
+    env: tuple[str, ...] = ()  # variables: one that is set is a key
+    files: tuple[str, ...] = ()  # one that exists is a log-in; `~` is HOME
+    hint: str = ""  # what a person can do
+
+
+class Price(_Table, frozen=True, kw_only=True):
+    """`[price]`: USD for a million tokens, for a program that does not say what it costs."""
+
+    input: float
+    output: float
+    cached: float | None = None  # of input from a cache; None: as `input`
 
 
 class Resume(_Table, frozen=True, kw_only=True):
@@ -134,6 +184,8 @@ class Adapter(_Table, frozen=True, kw_only=True):
     resume: Resume | None = None
     prompt: Prompt
     env: Env = Env()
+    login: Login = Login()
+    price: Price | None = None
     output: Output
     outcome: tuple[Rule, ...]  # in order, first match wins
     stop: Stop
@@ -144,23 +196,13 @@ class Placeholders:
     """The facts of one attempt that words of an adapter can hold."""
 
     prompt_file: Path
+    report_file: Path  # where a program can write what it used
     worktree: Path
     task: str
     attempt: int
     python: str  # the interpreter that runs swarm
     checkout: Path  # the user's
     writable_roots: tuple[Path, ...]  # outside the worktree: what a commit or a question writes
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """What an adapter's rules say of an ended program; `failed` when none matched.
-
-    A success is still to be confirmed by the state of git.
-    """
-
-    is_: Is
-    hint: str | None = None
 
 
 def names(checkout: Path | None) -> list[str]:
@@ -233,20 +275,75 @@ def _faults(adapter: Adapter) -> Iterator[str]:
         resumed = (adapter.resume.argv, adapter.resume.argv_last) if adapter.resume else last
         if not all("{prompt_file}" in "\n".join((*one, *two)) for one, two in (last, resumed)):
             yield 'prompt.how = "file", but no word of argv or argv_last holds {prompt_file}'
-    if not any(rule.is_ == "success" for rule in adapter.outcome):
-        yield 'no [[outcome]] with is = "success": nothing it does could succeed'
-    for number, rule in enumerate(adapter.outcome, start=1):
-        if rule.is_ == "success" and rule.exit is None:
-            yield f"outcome {number}: a success needs `exit`"
-        if rule.is_ != "failed" and rule.exit is None and rule.text is None and not rule.when:
-            yield f"outcome {number}: needs `exit`, `when` or `text`"
-        if rule.when and adapter.output.format != "jsonl":
-            yield f'outcome {number}: `when` needs output.format = "jsonl"'
+    yield from _faults_of_outcomes(adapter)
+    yield from _faults_of_places(adapter)
+    if adapter.prompt.at is not None and "@" in adapter.prompt.at.replace("@", "", 1):
+        yield "prompt.at: holds more than one @"
     if not adapter.stop.signals:
         yield "stop.signals: is empty"
     for unknown in adapter.stop.signals:
         if unknown not in _SIGNAL_NAMES:
             yield f"stop.signals: there is no signal {unknown}"
+
+
+def _faults_of_outcomes(adapter: Adapter) -> Iterator[str]:
+    if not any(rule.is_ == "success" for rule in adapter.outcome):
+        yield 'no [[outcome]] with is = "success": nothing it does could succeed'
+    for number, rule in enumerate(adapter.outcome, start=1):
+        where = f"outcome {number}"
+        if rule.is_ == "success" and rule.exit is None:
+            yield f"{where}: a success needs `exit`"
+        if rule.is_ != "failed" and rule.exit is None and rule.text is None and not rule.when:
+            yield f"{where}: needs `exit`, `when` or `text`"
+        if rule.when and rule.source != "report" and adapter.output.format != "jsonl":
+            yield f'{where}: `when` needs output.format = "jsonl"'
+        if rule.reset and rule.is_ != "limit":
+            yield f'{where}: `reset` is for is = "limit"'
+        yield from _faults_of_resets(rule.reset, where)
+
+
+def _faults_of_places(adapter: Adapter) -> Iterator[str]:
+    for name, place in places(adapter.output):
+        where = f"output.{name}"
+        if (place.at is None) == (place.pattern is None) and name != "turn":
+            yield f"{where}: needs `at` or `pattern`, one of them"
+        if place.pattern is not None and place.when:
+            yield f"{where}: `pattern` is for lines of text, `when` for events"
+        if place.pattern is not None and place.in_ == "report":
+            yield f"{where}: a report has no lines; use `at`"
+        if place.pattern is not None and name != "turn":
+            yield from _faults_of_pattern(place.pattern, ("value",), where)
+        is_text = adapter.output.format == "text" and place.in_ != "report"
+        if is_text and place.pattern is None:
+            yield f'{where}: needs `pattern`, or output.format = "jsonl"'
+    for number, waiting in enumerate(adapter.output.waiting, start=1):
+        where = f"output.waiting {number}"
+        if not waiting.when and waiting.text is None:
+            yield f"{where}: needs `when` or `text`"
+        yield from _faults_of_resets(waiting.reset, where)
+
+
+def _faults_of_resets(patterns: Iterable[str], where: str) -> Iterator[str]:
+    for pattern in patterns:
+        yield from _faults_of_pattern(pattern, RESETS, f"{where}: reset")
+
+
+def _faults_of_pattern(pattern: str, groups: Sequence[str], where: str) -> Iterator[str]:
+    try:
+        found = re.compile(pattern).groupindex
+    except re.error as error:
+        yield f"{where}: {pattern!r} is no pattern: {error}"
+        return
+    if not found.keys() & set(groups):
+        yield f"{where}: {pattern!r} has no group (?P<name>...) of: {' '.join(groups)}"
+
+
+def places(output: Output) -> Iterator[tuple[str, Locator]]:
+    """The facts that an adapter knows a place of, by name."""
+    for name in output.__struct_fields__:
+        place = getattr(output, name)
+        if isinstance(place, Locator):
+            yield name, place
 
 
 def _worded(adapter: Adapter) -> Iterator[tuple[str, Iterable[str], frozenset[str]]]:
@@ -322,75 +419,6 @@ def _line_of(text: str, above: tuple[str, ...], key: str) -> int | None:
 def _nearest(word: str, known: Iterable[str]) -> str | None:
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"did you mean {close[0]}?" if close else None
-
-
-def found_on_path(path: str) -> list[tuple[str, str | None]]:
-    """(name, version) of each built-in adapter whose program is on this PATH, sorted by name.
-
-    The version is None when the program did not say within five seconds. All are asked at once,
-    with nothing in their environment but PATH and HOME. A relative entry of PATH is not looked at.
-    """
-    absolute = os.pathsep.join(e for e in path.split(os.pathsep) if Path(e).is_absolute())
-    home = os.environ.get("HOME", "/")
-    with contextlib.ExitStack() as stack:
-        probes = []
-        for name in names(None):
-            adapter = load(name, None)
-            if adapter.program is None or adapter.version is None:
-                continue
-            program = shutil.which(adapter.program, path=absolute)
-            if program is not None:
-                env = {"PATH": path, "HOME": home}
-                probe = stack.enter_context(_probe([program, *adapter.version], env))
-                probes.append((name, probe))
-        deadline = time.monotonic() + PROBE_SECONDS
-        return [(name, _version_said(*probe, deadline)) for name, probe in probes]
-
-
-@contextlib.contextmanager
-def _probe(
-    command: list[str], env: Mapping[str, str]
-) -> Iterator[tuple[subprocess.Popen[bytes] | None, io.BufferedRandom]]:
-    # A file and not a pipe: a loader's child that outlives it would hold a pipe open.
-    with tempfile.TemporaryFile() as output:
-        try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=env,
-                cwd="/",
-                start_new_session=True,
-            )
-        except OSError:  # not a program after all
-            yield None, output
-            return
-        try:
-            yield process, output
-        finally:
-            # Not yet waited for, so its number and its group's are still its own. (macOS answers
-            # EPERM for a group of zombies.)
-            with contextlib.suppress(PermissionError):
-                os.killpg(process.pid, signals.SIGKILL)
-            process.wait()
-
-
-def _version_said(
-    process: subprocess.Popen[bytes] | None, output: io.BufferedRandom, deadline: float
-) -> str | None:
-    if process is None:
-        return None
-    look = os.WEXITED | os.WNOHANG | os.WNOWAIT
-    while (ended := os.waitid(os.P_PID, process.pid, look)) is None:
-        if time.monotonic() >= deadline:
-            return None
-        time.sleep(0.01)
-    if (ended.si_code, ended.si_status) != (os.CLD_EXITED, 0):
-        return None
-    output.seek(0)
-    said = _VERSION.search(output.read(4096).decode(errors="replace"))
-    return said[0] if said else None
 
 
 def argv(
@@ -480,6 +508,7 @@ def resolve(program: str, *, typed_in: Path, path: str) -> str:
 def _table(values: Placeholders) -> dict[str, str]:
     return {
         "prompt_file": str(values.prompt_file),
+        "report_file": str(values.report_file),
         "worktree": str(values.worktree),
         "task": values.task,
         "attempt": str(values.attempt),
@@ -511,6 +540,15 @@ def _filled(words: Iterable[str], table: Mapping[str, str], where: str) -> list[
     return made
 
 
+def given(adapter: Adapter, prompt: str) -> str:
+    """The prompt as the program gets it: data, whatever its first characters or its `@` would mean
+    to the program.
+    """
+    if adapter.prompt.at is not None:
+        prompt = prompt.replace("@", adapter.prompt.at)
+    return f"Task: {prompt}" if prompt.lstrip().startswith(_SPECIAL) else prompt
+
+
 def _permitted(adapter: Adapter, permission: PermissionName) -> tuple[str, ...]:
     if permission == "bypass":
         return adapter.permission.bypass or ()
@@ -523,115 +561,10 @@ def _permitted(adapter: Adapter, permission: PermissionName) -> tuple[str, ...]:
 
 
 def _prompt_word(adapter: Adapter, prompt: str) -> str:
-    # A title that begins with a dash is still a title.
-    word = "\n" + prompt if prompt.startswith("-") else prompt
+    word = given(adapter, prompt)
     if len(word.encode()) > MAX_ARGUMENT:
         raise UsageError(
             f"the prompt is too long for one argument of {adapter.name}",
             hint=f'{adapter.name}.toml: prompt.how = "stdin" or "file"',
         )
     return word
-
-
-def judge(
-    adapter: Adapter,
-    exit_code: int | None,
-    signal: int | None,
-    stdout: bytes | Path,
-    stderr: bytes | Path,
-) -> Judgement:
-    """What the adapter's rules say, in order, first match wins.
-
-    Args:
-        exit_code: None when a signal ended it.
-        stdout: what it printed, whole or its end; read line by line.
-        stderr: only its end is looked at.
-
-    Safe: for output of any kind; a broken, huge or foreign line is no event.
-    """
-    exited = exit_code if signal is None else None
-    ended = _end_of(stderr)
-    wanted = [number for number, rule in enumerate(adapter.outcome) if rule.when]
-    seen = _seen(adapter.outcome, wanted, stdout) if wanted else set()
-    for number, rule in enumerate(adapter.outcome):
-        if rule.exit is not None and exited not in rule.exit:
-            continue
-        if rule.when and number not in seen:
-            continue
-        if rule.text is not None and not rule.when and rule.text not in ended:
-            continue
-        return Judgement(rule.is_, rule.hint)
-    return Judgement("failed")
-
-
-def _seen(rules: Sequence[Rule], wanted: Sequence[int], stdout: bytes | Path) -> set[int]:
-    """Those rules whose `when`, and `text` in it, some event has."""
-    seen: set[int] = set()
-    for line, event in _events(stdout):
-        for number in wanted:
-            rule = rules[number]
-            if number in seen or not _has(event, rule.when):
-                continue
-            if rule.text is None or _says(line, event, rule.text):
-                seen.add(number)
-        if len(seen) == len(wanted):
-            break
-    return seen
-
-
-def _events(stdout: bytes | Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    stream = io.BytesIO(stdout) if isinstance(stdout, bytes) else stdout.open("rb")
-    with stream:
-        for line in iter(functools.partial(stream.readline, MAX_LINE), b""):
-            if len(line) == MAX_LINE and not line.endswith(b"\n"):
-                while (rest := stream.readline(MAX_LINE)) and not rest.endswith(b"\n"):
-                    pass
-                continue
-            try:
-                event = msgspec.json.decode(line)
-            except (msgspec.DecodeError, RecursionError):
-                continue
-            if isinstance(event, dict):
-                yield line, event
-
-
-def _has(event: dict[str, Any], when: Mapping[str, Scalar]) -> bool:
-    return all(_equal(_at(event, key), value) for key, value in when.items())
-
-
-def _at(event: dict[str, Any], key: str) -> object:
-    value: object = event
-    for part in key.split("."):
-        if not isinstance(value, dict):
-            return None
-        value = value.get(part)
-    return value
-
-
-def _equal(found: object, wanted: Scalar) -> bool:
-    # 1 == True in Python; in an event they are different things.
-    return isinstance(found, bool) == isinstance(wanted, bool) and found == wanted
-
-
-def _says(line: bytes, event: object, text: str) -> bool:
-    """In the line as printed, or in one of its strings as they read without JSON's escapes."""
-    if text.encode() in line:
-        return True
-    rest = [event]
-    while rest:
-        value = rest.pop()
-        if isinstance(value, str) and text in value:
-            return True
-        if isinstance(value, dict):
-            rest += value.values()
-        elif isinstance(value, list):
-            rest += value
-    return False
-
-
-def _end_of(stderr: bytes | Path) -> str:
-    if isinstance(stderr, bytes):
-        return stderr[-STDERR_END:].decode(errors="replace")
-    with stderr.open("rb") as stream:
-        stream.seek(max(0, stream.seek(0, os.SEEK_END) - STDERR_END))
-        return stream.read().decode(errors="replace")

@@ -11,19 +11,21 @@ import contextlib
 import dataclasses
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
 import msgspec
 
-from swarm import faults
+from swarm import budget, faults
 from swarm.ids import new_agent_id, new_nonce
 from swarm.ledger import records
 from swarm.ledger.events import Event
 from swarm.ledger.index import Row
 from swarm.ledger.outcome import SAYS, Bounds, conclude, next_start
 from swarm.ledger.records import Attempts, Last, Lock, Outcome, Undecodable, Work
+from swarm.ledger.spending import NO_CAPS, Caps, why_no_start
 from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import State, View, readable
 from swarm.plumbing.refs import Move
@@ -53,6 +55,8 @@ class Terms:
     lease: timedelta = timedelta(minutes=15)
     overlap: Literal["skip", "allow"] = "skip"
     duplicates: Literal["warn", "refuse", "off"] = "warn"
+    run: Caps = NO_CAPS  # what a run may use
+    attempt_usd: float | None = None  # what is reserved of it for one attempt
 
 
 @dataclass(frozen=True)
@@ -93,13 +97,20 @@ class NotReady:
 
 
 @dataclass(frozen=True)
+class OverBudget:
+    """The run may not start one attempt more."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class AlreadyHolding:
     """This agent has a claim; one at a time."""
 
     task: str
 
 
-Answer = Claimed | HeldBy | NothingClaimable | NotReady | AlreadyHolding
+Answer = Claimed | HeldBy | NothingClaimable | NotReady | OverBudget | AlreadyHolding
 
 
 @dataclass(frozen=True)
@@ -125,10 +136,18 @@ class Fenced:
     now: str  # who has it, or what became of it
 
 
-def acquire(ledger: Ledger, who: Who, terms: Terms, task: str | None = None) -> Answer:
+def acquire(
+    ledger: Ledger,
+    who: Who,
+    terms: Terms,
+    task: str | None = None,
+    *,
+    place: Callable[[Attempts | None], str] | None = None,
+) -> Answer:
     """Claim the named task, or the first ready one in (priority, age, id) order.
 
-    The pick is made again on each new tip, so that racers never pick what is gone.
+    The pick is made again on each new tip, so that racers never pick what is gone. `place` names
+    the slot by the picked task's earlier attempts; without it the slot is who's.
 
     Raises:
         HubUnusable: the hub stayed busy; nothing is claimed.
@@ -148,7 +167,19 @@ def acquire(ledger: Ledger, who: Who, terms: Terms, task: str | None = None) -> 
         if not isinstance(found, Row):
             return refuse(found)
         twins = _twins(found, live) if terms.duplicates == "warn" else []
-        event, lock, after = claimed(ledger, view, who, terms.lease, found.id, nonce)
+        run = view.run(who.run) if terms.run.is_set and who.run else None
+        if run is not None:
+            why = why_no_start(run, terms.run, terms.attempt_usd, view.now)
+            if why is not None:
+                return refuse(OverBudget(why))
+        here = who
+        if place is not None:
+            here = dataclasses.replace(who, slot=place(view.attempts(found.id)))
+        event, lock, after = claimed(ledger, view, here, terms.lease, found.id, nonce)
+        if run is not None:
+            held = budget.reserve(run, found.id, terms.attempt_usd)
+            edits = {**event.edits, records.run_path(run.run): records.encode(held)}
+            event = dataclasses.replace(event, edits=edits)
         faults.reach("claim.before_transact")
         return Draft((event,), Claimed(lock, "", after, tuple(twins)))
 
@@ -157,15 +188,15 @@ def acquire(ledger: Ledger, who: Who, terms: Terms, task: str | None = None) -> 
         return answer
     faults.reach("claim.after_transact")
     view = ledger.view()
-    held = find_lock(view, answer.lock.task)
-    if held is None or held.nonce != nonce:
+    lock = find_lock(view, answer.lock.task)
+    if lock is None or lock.nonce != nonce:
         state = view.state(answer.lock.task)
-        if held is not None:
-            return HeldBy(held, state)
+        if lock is not None:
+            return HeldBy(lock, state)
         return NotReady(answer.lock.task, state, f"taken away at once: it is {state.value}")
     faults.reach("claim.after_read_back")
     lock_id = view.blob_id(records.lock_path(answer.lock.task)) or ""
-    return dataclasses.replace(answer, lock=held, lock_id=lock_id)
+    return dataclasses.replace(answer, lock=lock, lock_id=lock_id)
 
 
 def _pick(

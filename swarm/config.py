@@ -408,7 +408,8 @@ class Run(Table, frozen=True, kw_only=True):
 
     slots: AtLeast1 = 2  # agents at once; -n
     agent: Slug | None = None  # adapter of every slot; --agent
-    agents: Team | None = None  # adapters and their slots, a mixed team
+    agents: Team | None = None  # adapters and their slots, a mixed team; --agents
+    fallback: Slug | None = None  # adapter of slots whose own is limited or not logged in
     roles: Team | None = None  # roles and their slots; None: every slot takes every task
     permission: Literal["bypass", "limited"] = "bypass"  # which argv of the adapter is used
     sandbox: Literal["none", "bwrap"] = "none"
@@ -429,11 +430,19 @@ class Limits(Table, frozen=True, kw_only=True):
     backoff_max: Pause = timedelta(minutes=10)
     grace: Pause = timedelta(seconds=5)  # between SIGINT, SIGTERM, SIGKILL
     output: Size = 64 << 20  # transcript cap
+    patience: Limit = timedelta(minutes=2)  # an agent waits for its provider, then it is ended
+    provider: Limit = timedelta(hours=6)  # a run waits for a provider's limit to end
     turns: AtLeast1 | None = None
-    tokens: AtLeast1 | None = None
+    tokens: AtLeast1 | None = None  # input and output together
     cost_usd: Money | None = None
-    task_cost_usd: Money | None = None  # all attempts of one task
-    run_cost_usd: Money | None = None  # all attempts of one run
+    task_time: Limit = None  # all attempts of one task together, then it is parked
+    task_tokens: AtLeast1 | None = None
+    task_cost_usd: Money | None = None
+    task_attempts: AtLeast1 | None = None
+    run_time: Limit = None  # of a run, from its start; then it ends
+    run_tokens: AtLeast1 | None = None
+    run_cost_usd: Money | None = None  # --max-cost
+    run_attempts: AtLeast1 | None = None
 
 
 class Claims(Table, frozen=True, kw_only=True):

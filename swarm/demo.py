@@ -279,7 +279,7 @@ def _head(place: Path, work: Workspace, ready: Ready) -> list[str]:
         f"{Path(sys.prefix).name:<9} python {platform.python_version()}, {_git_version()}",
         f"demo      {place / NAME!s:<19} a small Python project: {count}, check {check.name}",
         f"          {place / f'{NAME}.swarm'!s:<19} hub.git, worktrees, runs",
-        f"agents    {ready.slots} slots, scripted: no model, no account, no network",
+        f"agents    {len(ready.seats)} slots, scripted: no model, no account, no network",
     ]
 
 

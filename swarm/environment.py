@@ -104,6 +104,7 @@ class AgentFacts:
     target: str  # branch name
     prompt: Path  # a file with the prompt that is also on its standard input
     task_file: Path
+    report: Path  # where a program can write what it used, as one JSON object
     mark: str  # secret of this attempt, by which its processes are found
 
 
@@ -188,6 +189,7 @@ def for_agent(
         "SWARM_TARGET": agent.target,
         "SWARM_PROMPT": str(agent.prompt),
         "SWARM_TASK_FILE": str(agent.task_file),
+        "SWARM_REPORT": str(agent.report),
         "SWARM_MARK": agent.mark,
     }
 

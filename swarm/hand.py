@@ -26,6 +26,7 @@ from swarm.claim import (
     Mine,
     NothingClaimable,
     NotReady,
+    OverBudget,
     Released,
     Who,
     acquire,
@@ -206,6 +207,8 @@ def join(
     try:
         who = Who(runner=f"hand-{agent}", agent=agent, slot=slot.name)
         answer = acquire(work.ledger, who, work.hand_terms, task)
+        if isinstance(answer, OverBudget):
+            raise AssertionError("a claim by hand is of no run")
         if not isinstance(answer, Claimed):
             return answer
         beat(work.ledger.hub, who.runner, work.ledger.clock)

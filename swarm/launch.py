@@ -11,6 +11,7 @@ import contextlib
 import os
 import shlex
 import sys
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -52,6 +53,9 @@ class Launch:
     run: str
     target: str  # branch
     time_limit: timedelta | None  # wall time
+    turns: int | None = None  # that the program itself is told not to exceed
+    cost_usd: float | None = None  # the same
+    session: str | None = None  # of its own, to go on with
     question_folder: Path | None = None  # where it leaves a question, made
 
     @property
@@ -61,6 +65,10 @@ class Launch:
     @property
     def task_file(self) -> Path:
         return self.folder / "task.md"
+
+    @property
+    def report(self) -> Path:
+        return report_of(self.folder)
 
     @property
     def commands(self) -> Path:
@@ -85,15 +93,18 @@ def start(launch: Launch) -> process.Child:
     launch.prompt_file.write_text(launch.text, "utf-8")
     launch.task_file.write_bytes(launch.task_text)
     _put_command(launch.commands)
+    launch.report.parent.mkdir(exist_ok=True)
+    launch.report.unlink(missing_ok=True)
     if launch.question_folder is not None:
         launch.question_folder.mkdir(parents=True, exist_ok=True)
     limits = launch.config.limits
+    given = adapters.given(launch.adapter, launch.text)
     return process.start(
         process.Spec(
             argv=tuple(_words(launch)),
             cwd=launch.slot.tree,
             env=_environment(launch),
-            stdin=launch.text.encode() if launch.adapter.prompt.how == "stdin" else None,
+            stdin=given.encode() if launch.adapter.prompt.how == "stdin" else None,
             stdout=launch.transcript,
             stderr=launch.stderr,
             output_cap=limits.output,
@@ -117,12 +128,22 @@ def _put_command(folder: Path) -> None:
 
 
 def _words(launch: Launch) -> list[str]:
-    slot, limits = launch.slot, launch.config.limits
-    wanted = {"model": launch.model, "turns": limits.turns, "cost_usd": limits.cost_usd}
+    slot, adapter = launch.slot, launch.adapter
+    wanted: dict[str, object] = {
+        "model": launch.model,
+        "turns": launch.turns,
+        "cost_usd": launch.cost_usd,
+    }
+    options = {name: value for name, value in wanted.items() if name in adapter.options}
+    if launch.session is not None:
+        options["resume"] = launch.session
+    elif "session" in adapter.options:
+        options["session"] = str(uuid.uuid4())  # known also of one that is ended before it says it
     return adapters.argv(
-        launch.adapter,
+        adapter,
         values=adapters.Placeholders(
             prompt_file=launch.prompt_file,
+            report_file=launch.report,
             worktree=slot.tree,
             task=launch.task,
             attempt=launch.attempt,
@@ -133,10 +154,11 @@ def _words(launch: Launch) -> list[str]:
                 slot.repo / "objects",
                 slot.repo / "refs",
                 slot.repo / "logs",
+                launch.report.parent,
                 *((launch.question_folder,) if launch.question_folder is not None else ()),
             ),
         ),
-        options={k: v for k, v in wanted.items() if k in launch.adapter.options},
+        options=options,
         permission=launch.permission,
         extra=launch.argv_extra,
         typed_in=launch.typed_in,
@@ -164,6 +186,7 @@ def _environment(launch: Launch) -> dict[str, str]:
             target=launch.target,
             prompt=launch.prompt_file,
             task_file=launch.task_file,
+            report=launch.report,
             mark=launch.mark,
         ),
         checkout=launch.checkout,
@@ -171,6 +194,18 @@ def _environment(launch: Launch) -> dict[str, str]:
         home=launch.home,
         commands=launch.commands,
     )
+
+
+def report_of(folder: Path) -> Path:
+    """Where an attempt's program can write what it used: alone in a folder, all that it may write
+    of the attempt's own.
+    """
+    return folder / "report" / "usage.json"
+
+
+def can_resume(adapter: adapters.Adapter) -> bool:
+    """Can it go on with a session of its own?"""
+    return adapter.resume is not None or "resume" in adapter.options
 
 
 def private_home(layout: Layout, config: Config, slot: Slot) -> Path | None:
@@ -190,8 +225,12 @@ def task_prompt(
     task: Task,
     attempt: int,
     known: Attempts,
+    *,
+    is_resumed: bool = False,
 ) -> str:
     """What the agent of a task is told, in the slot that was opened for its next attempt.
+
+    `is_resumed`: it goes on with its own session, and has been told all but what came since.
 
     Raises:
         UsageError: the template is wrong.
@@ -223,7 +262,7 @@ def task_prompt(
         checks=tuple(prompt.CheckFacts(name=c.name, run=c.run) for c in checks),
         rules=config.prompt.rules,
     )
-    return prompt.render(facts, template)
+    return prompt.render_resumed(facts) if is_resumed else prompt.render(facts, template)
 
 
 def _need(view: View, need: str) -> prompt.NeedFacts:

@@ -43,6 +43,11 @@ class Layout:
         return self.runs / "notified.json"
 
     @property
+    def limits(self) -> Path:
+        """Which agent accounts their providers limit, and until when."""
+        return self.runs / "limits.json"
+
+    @property
     def checks(self) -> Path:
         """Check output, capped."""
         return self.root / "checks"

@@ -10,15 +10,17 @@ import contextlib
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
 from swarm import adapter as adapters
-from swarm import environment, faults, launch, process, request
+from swarm import budget, environment, faults, launch, process, request
+from swarm.breaker import Breaker
 from swarm.change import (
     NoWork,
     Rules,
@@ -38,6 +40,7 @@ from swarm.claim import (
     Fenced,
     Mine,
     NothingClaimable,
+    OverBudget,
     Terms,
     Who,
     acquire,
@@ -52,7 +55,15 @@ from swarm.ids import new_nonce, parse_duration
 from swarm.layout import Layout
 from swarm.ledger import records
 from swarm.ledger.outcome import Bounds
-from swarm.ledger.records import Outcome, Task
+from swarm.ledger.records import Attempts, Charge, Outcome, Task, Usage
+from swarm.ledger.spending import (
+    Spent,
+    find_exhausted,
+    least,
+    left_of,
+    spent_in,
+    spent_on,
+)
 from swarm.ledger.store import Ledger
 from swarm.ledger.view import View
 from swarm.opening import Ground, Opening, Setup, open_slot
@@ -61,6 +72,7 @@ from swarm.pulse import Pulse
 from swarm.reconcile import rescue_leftovers
 from swarm.slot import Occupant, Slot
 from swarm.task import LateEdits
+from swarm.transcript import Transcript
 
 Stage = Literal["idle", "setup", "working", "ended"]
 IDLE_SECONDS = 1.0
@@ -78,6 +90,16 @@ MAX_GAP_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
+class Seat:
+    """Who works in a slot, and what it may take."""
+
+    adapter: adapters.Adapter
+    argv_extra: tuple[str, ...] = ()  # the words after `--`
+    model: str | None = None
+    role: str = ""  # "": every task
+
+
+@dataclass(frozen=True)
 class Setting:
     """What every loop of a run shares."""
 
@@ -87,8 +109,6 @@ class Setting:
     checkout: Path
     run: str
     runner: str
-    adapter: adapters.Adapter
-    argv_extra: tuple[str, ...]  # the words after `--`
     typed_in: Path
     rules: Rules
     bounds: Bounds
@@ -97,7 +117,7 @@ class Setting:
     user_excludes: str
     template: str | None
     late_edits: LateEdits | None = None
-    model: str | None = None
+    fallback: Seat | None = None  # for slots whose own agent is limited or not logged in
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     @property
@@ -118,26 +138,33 @@ class Idle:
     is_draining: bool = False
     is_stopping: bool = False  # attempts that are only being opened end too
     is_over_cap: bool = False  # `max_total`: idle worktrees are removed
-    login_hint: str | None = None  # the adapter cannot go on until a person logs in
-    limits: int = 0  # provider limits in a row
-    limited_until: float = 0.0  # monotonic: no claims before
+    adapters: set[str] = field(default_factory=set)  # of all slots, and the fallback
+    logins: dict[str, str] = field(default_factory=dict)  # adapter -> what a person has to do
+    breaker: Breaker | None = None  # None: no limit is kept, as in a test of one loop
+    over_budget: str = ""  # the limit of the run that is used up
+    began: float = field(default_factory=time.monotonic)  # of the run
+    spent: Spent = field(default_factory=Spent)  # by attempts of the run that have ended
+    live: dict[str, Usage] = field(default_factory=dict)  # slot -> what its agent used so far
+    loops: list[Loop] = field(default_factory=list)
+    claiming: threading.RLock = field(default_factory=threading.RLock)  # also: changing slots
 
     @property
     def stuck(self) -> str | None:
         """Why nobody claims any more until a person acts; None when claims go on."""
-        if self.login_hint:
-            return f"not logged in: {self.login_hint}"
+        if self.over_budget:
+            return f"budget used up: {self.over_budget}"
+        if self.adapters and self.adapters <= self.logins.keys():
+            return f"not logged in: {'; '.join(dict.fromkeys(self.logins.values()))}"
         if self.setup_failures >= MAX_SETUP_FAILURES:
             return f"setup failed {self.setup_failures} times in a row: {self.trouble}"
         if self.faults >= MAX_FAULTS:
             return f"{self.faults} faults in a row: {self.trouble}"
         return None
 
-    def note_limit(self, first: timedelta, most: timedelta) -> None:
-        """The provider said no: all loops pause, longer each time, until an attempt succeeds."""
-        self.limits += 1
-        span = min(first * 2 ** min(self.limits - 1, 30), most)
-        self.limited_until = time.monotonic() + max(span.total_seconds(), GAP_SECONDS)
+    @property
+    def is_logged_out(self) -> bool:
+        """Is there no agent left that somebody is logged in to?"""
+        return bool(self.adapters) and self.adapters <= self.logins.keys()
 
 
 @dataclass
@@ -150,6 +177,7 @@ class Attempt:
     folder: Path
     mark: str
     started: float  # monotonic
+    seat: Seat
     tmpdir: Path | None = None
     occupant: Occupant | None = None  # as opening and setup left it
     setup: Setup | None = None  # at work
@@ -159,6 +187,13 @@ class Attempt:
     tries: int = 0  # at concluding it
     retry_at: float = 0.0
     stopping: Outcome | None = None  # why we end it
+    limit: str = ""  # the limit for which we do, in words
+    transcript: Transcript | None = None  # None: no agent was started
+    began: float = 0.0  # monotonic: the agent was started
+    resumed: Charge | None = None  # the attempt whose session it goes on with
+    is_fresh: bool = False  # its session was not known any more
+    is_answered: bool = False  # the provider works for this account
+    is_charged: bool = False
     wanted: request.Wanted | None = None  # what was asked of it
     tip: str | None = None  # of the ledger, when the fence was last looked at
     next_look: float = 0.0
@@ -169,11 +204,15 @@ class Attempt:
 class Loop:
     """One slot's loop. `tick` does one bounded step and returns how long nothing will happen."""
 
-    def __init__(self, setting: Setting, slot: Slot, idle: Idle, role: str = "") -> None:
+    def __init__(self, setting: Setting, slot: Slot, idle: Idle, seat: Seat) -> None:
         self.setting = setting
         self.slot = slot
         self.idle = idle
-        self.role = role
+        self.seat = seat
+        idle.loops.append(self)
+        idle.adapters.add(seat.adapter.name)
+        if setting.fallback is not None:
+            idle.adapters.add(setting.fallback.adapter.name)
         self.stage: Stage = "idle"
         self.attempt: Attempt | None = None
         self.why_idle = ""
@@ -211,6 +250,10 @@ class Loop:
                 attempt.child.stop(why)
 
     @property
+    def role(self) -> str:
+        return self.seat.role
+
+    @property
     def is_busy(self) -> bool:
         return self.attempt is not None or self.stage != "idle"
 
@@ -221,6 +264,8 @@ class Loop:
         attempt = self._now()
         if self.idle.is_stopping and attempt.stopping is None:
             self.stop("stopped")
+        if self.idle.over_budget and attempt.stopping is None:
+            self._end_for("over_budget", self.idle.over_budget)
         wanted = request.find_wanted(self.setting.layout, attempt.claimed.lock)
         if wanted is not None and wanted != attempt.wanted:
             attempt.wanted = wanted
@@ -238,17 +283,18 @@ class Loop:
     def _claim(self) -> float:
         idle, now = self.idle, time.monotonic()
         if idle.is_over_cap and self.slot.record.exists():
-            self._make_room()
+            with idle.claiming:
+                self._make_room()
         if idle.is_draining or idle.stuck is not None:
             self.why_idle = idle.stuck or "draining"
             return IDLE_SECONDS
-        wait = max(idle.limited_until, self._not_before) - now
+        wait = self._not_before - now
         if wait > 0:
             self.why_idle = "the last attempt failed at once"
-            if idle.limited_until > self._not_before:
-                until = datetime.now().astimezone() + timedelta(seconds=wait)
-                self.why_idle = f"provider limit; next try {until:%H:%M:%S}"
             return min(wait, IDLE_SECONDS)
+        seat = self._choose()
+        if seat is None:
+            return IDLE_SECONDS
         tip = self.setting.ledger.hub.reader.ref(LEDGER) or ""
         known = idle.nothing_at.get(self.role)
         if known is not None and known[0] == tip and now < known[1]:
@@ -256,57 +302,119 @@ class Loop:
         # Kept when acquiring raises: its answer may be lost and the claim written.
         self._who = self._who or Who(
             runner=self.setting.runner,
-            adapter=self.setting.adapter.name,
+            adapter=seat.adapter.name,
             role=self.role,
             slot=self.slot.name,
             run=self.setting.run,
         )
-        answer = self._acquire(self._who)
-        self._who = None
-        if isinstance(answer, AlreadyHolding):
-            answer = find_claim(self.setting.ledger, answer.task) or answer
+        with idle.claiming:
+            answer = self._acquire(self._who)
+            self._who = None
+            if isinstance(answer, AlreadyHolding):
+                answer = find_claim(self.setting.ledger, answer.task) or answer
+            if isinstance(answer, Claimed):
+                self._move_to(answer.lock.slot)
+                self._begin(answer, seat)
         if isinstance(answer, Claimed):
             self.why_idle = ""
-            self._open(answer)
+            self._open()
             return 0.0
+        self._give_way(seat)
+        if isinstance(answer, OverBudget):
+            self._note_budget(answer)
         if isinstance(answer, NothingClaimable):
             self.why_idle = _why_nothing(answer)
             idle.nothing_at[self.role] = (tip, time.monotonic() + IDLE_SECONDS)
         return IDLE_SECONDS
 
+    def _choose(self) -> Seat | None:
+        """The slot's own agent, else the fallback; None: neither may be started now."""
+        idle, now = self.idle, self._wall()
+        whys = []
+        for seat in (self.seat, self.setting.fallback):
+            if seat is None:
+                continue
+            name = seat.adapter.name
+            if name in idle.logins:
+                whys.append(f"{name} is not logged in: {idle.logins[name]}")
+            elif idle.breaker is None or idle.breaker.may_start(name, self.slot.name, now):
+                return seat
+            elif (limit := idle.breaker.find(name, now)) is not None:
+                whys.append(f"{name}: provider limit until {limit.until.astimezone():%H:%M:%S}")
+            else:
+                whys.append(f"{name}: another slot tries whether its limit has ended")
+        self.why_idle = "; ".join(whys)
+        return None
+
+    def _give_way(self, seat: Seat) -> None:
+        """Nothing to do for this agent here: another slot may be the one that tries it."""
+        if self.idle.breaker is not None:
+            self.idle.breaker.gave_up(seat.adapter.name, self.slot.name)
+
+    def _wall(self) -> datetime:
+        return self.setting.ledger.clock.now()
+
+    def _note_budget(self, answer: OverBudget) -> None:
+        self.why_idle = f"budget: {answer.why}"
+        if not any(loop.is_busy for loop in self.idle.loops):  # else some of it may come back
+            self.idle.over_budget = answer.why
+
     def _acquire(self, who: Who) -> Answer:
         setting = self.setting
         if not setting.late_edits:
-            return acquire(setting.ledger, who, setting.terms)
+            return acquire(setting.ledger, who, setting.terms, place=self._place)
         with setting.ledger.hub.turn.held():
             setting.late_edits.take(setting.ledger)
-            return acquire(setting.ledger, who, setting.terms)
+            return acquire(setting.ledger, who, setting.terms, place=self._place)
 
-    def _open(self, claimed: Claimed) -> None:
+    def _place(self, attempts: Attempts | None) -> str:
+        """The slot for a task: where its agent's session can be gone on with, if that is free.
+
+        Sessions are kept by folder: in another worktree the agent would not find it.
+        """
+        session = budget.find_session(attempts)
+        if session is not None and session.slot != self.slot.name:
+            for loop in self.idle.loops:
+                if loop.slot.name == session.slot and not loop.is_busy and loop._who is None:
+                    return session.slot
+        return self.slot.name
+
+    def _move_to(self, name: str) -> None:
+        """Change slots with the idle loop that has the named one; with `claiming` held."""
+        if name == self.slot.name:
+            return
+        other = next(loop for loop in self.idle.loops if loop.slot.name == name)
+        self.slot, other.slot = other.slot, self.slot
+        self._is_furnished, other._is_furnished = other._is_furnished, self._is_furnished
+
+    def _begin(self, claimed: Claimed, seat: Seat) -> None:
         setting, lock = self.setting, claimed.lock
-        folder = setting.layout.attempt(setting.run, lock.task, lock.token)
-        view = setting.ledger.view()
-        task = view.task(lock.task)
+        task = setting.ledger.view().task(lock.task)
         assert task is not None
-        attempt = Attempt(
+        self.attempt = Attempt(
             claimed,
             Mine.of(lock),
             task,
-            folder,
+            setting.layout.attempt(setting.run, lock.task, lock.token),
             f"{setting.runner}.{lock.agent}.{new_nonce()[:12]}",
             time.monotonic(),
+            seat,
         )
-        self.attempt = attempt
-        if claimed.near and self.near is not None:
-            self.near(lock.task, claimed.near)
+
+    def _open(self) -> None:
+        setting, attempt = self.setting, self._now()
+        lock = attempt.claimed.lock
+        if attempt.claimed.near and self.near is not None:
+            self.near(lock.task, attempt.claimed.near)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            attempt.folder.mkdir(parents=True, exist_ok=True)
             attempt.tmpdir = Path(tempfile.mkdtemp(prefix="swarm-"))
             self._clear_slot()
-            opening = open_slot(setting.ground, self.slot, Occupant.of(lock), task.header.paths)
+            paths = attempt.task.header.paths
+            opening = open_slot(setting.ground, self.slot, Occupant.of(lock), paths)
             attempt.occupant = self.slot.occupant()
             if not self._start_setup(attempt, opening):
-                self._start_agent(attempt, view)
+                self._start_agent(attempt, setting.ledger.view())
         except (SwarmError, OSError) as error:
             self._give_back(attempt, error)
 
@@ -399,15 +507,25 @@ class Loop:
     # The agent
 
     def _start_agent(self, attempt: Attempt, view: View) -> None:
-        lock = attempt.claimed.lock
-        attempt.child = launch.start(self._launch(attempt, view))
-        attempt.next_beat = time.monotonic() + lock.lease_seconds / 3
+        session = budget.find_session(attempt.claimed.attempts)
+        if attempt.is_fresh or session is None or not self._can_go_on(attempt, session):
+            session = None
+        attempt.resumed = session
+        launched = self._launch(attempt, view)
+        attempt.child = launch.start(launched)
+        now = time.monotonic()
+        attempt.began = attempt.began or now
+        attempt.next_beat = now + attempt.claimed.lock.lease_seconds / 3
+        adapter = attempt.seat.adapter
+        attempt.transcript = Transcript(
+            adapter, launched.transcript, launched.stderr, launched.report
+        )
         attempt.pulse = Pulse(
             attempt.child,
             self.slot.tree,
             self.setting.config.limits,
-            time.monotonic(),
-            is_stream=self.setting.adapter.output.format == "jsonl",
+            now,
+            is_stream=adapter.output.format == "jsonl",
         )
         self.idle.faults = 0
         self._is_furnished = True
@@ -416,14 +534,31 @@ class Loop:
             attempt.child.kill_now(attempt.stopping)
         faults.reach("agent.after_start")
 
+    def _can_go_on(self, attempt: Attempt, session: Charge) -> bool:
+        """Sessions are the program's own and are kept by folder."""
+        adapter = attempt.seat.adapter
+        is_same = session.adapter == adapter.name and session.slot == self.slot.name
+        return is_same and launch.can_resume(adapter)
+
     def _launch(self, attempt: Attempt, view: View) -> launch.Launch:
-        setting, task = self.setting, attempt.task
+        setting, task, seat = self.setting, attempt.task, attempt.seat
         timeout = task.header.timeout
+        limits = setting.config.limits
+        spent = spent_on(attempt.claimed.attempts)
+        run, per_task = setting.terms.run, setting.bounds.task
+        # What is left of each; a program that can is told, the rest is watched.
+        usd = least(
+            (
+                limits.cost_usd,
+                left_of(per_task.cost_usd, spent.cost_usd),
+                left_of(run.cost_usd, self.idle.spent.cost_usd),
+            )
+        )
         return launch.Launch(
-            adapter=setting.adapter,
+            adapter=seat.adapter,
             permission=setting.config.run.permission,
-            model=setting.model,
-            argv_extra=setting.argv_extra,
+            model=seat.model,
+            argv_extra=seat.argv_extra,
             typed_in=setting.typed_in,
             environ=setting.environ,
             config=setting.config,
@@ -437,6 +572,7 @@ class Loop:
                 task,
                 attempt.mine.token,
                 attempt.claimed.attempts,
+                is_resumed=attempt.resumed is not None,
             ),
             task_text=records.encode_task(task),
             folder=attempt.folder,
@@ -447,14 +583,20 @@ class Loop:
             attempt=attempt.mine.token,
             run=setting.run,
             target=setting.ledger.branch,
-            time_limit=parse_duration(timeout) if timeout else setting.config.limits.attempt,
+            time_limit=parse_duration(timeout) if timeout else limits.attempt,
+            turns=limits.turns,
+            cost_usd=None if usd is None else round(usd, 4),
+            session=attempt.resumed.session if attempt.resumed else None,
             question_folder=request.question_folder(setting.layout, setting.run, attempt.mine.task),
         )
 
     def _poll_agent(self) -> float:
         attempt = self._now()
         assert attempt.child is not None
-        if attempt.child.poll() is not None:
+        ended = attempt.child.poll()
+        if ended is not None:
+            if self._begin_afresh(attempt, ended):
+                return 0.0
             self.stage = "ended"
             return 0.0
         now = time.monotonic()
@@ -465,8 +607,26 @@ class Loop:
             else:
                 with contextlib.suppress(SwarmError):  # renewal fails open
                     take_commits(self.setting.ledger, self.slot, attempt.mine)
+        self._listen(attempt)
         self._watch_life(attempt, now)
         return POLL_SECONDS
+
+    def _begin_afresh(self, attempt: Attempt, ended: process.Ended) -> bool:
+        """Is the session that it was to go on with not known any more? Then without, once."""
+        transcript = attempt.transcript
+        if attempt.resumed is None or attempt.stopping is not None or transcript is None:
+            return False
+        if request.find_wanted(self.setting.layout, attempt.claimed.lock) is not None:
+            return False
+        transcript.finish()
+        if transcript.judge(ended.exit_code, ended.signal).is_ != "session":
+            return False
+        attempt.is_fresh = True
+        try:
+            self._start_agent(attempt, self.setting.ledger.view())
+        except (SwarmError, OSError) as error:
+            self._give_back(attempt, error)
+        return True
 
     def _watch_life(self, attempt: Attempt, now: float) -> None:
         if attempt.stopping is not None or attempt.pulse is None or attempt.child is None:
@@ -475,6 +635,106 @@ class Loop:
         if why is not None:
             attempt.stopping = "silent"
             attempt.child.stop(why)
+
+    # What it says, and what that costs
+
+    def _listen(self, attempt: Attempt) -> None:
+        """Read on; end what is over a limit, or waits too long for its provider."""
+        transcript = attempt.transcript
+        assert transcript is not None
+        transcript.read()
+        if transcript.heard and not attempt.is_answered:
+            self._note_answer(attempt)
+        usage = self._usage(attempt)
+        self.idle.live[self.slot.name] = usage
+        if attempt.stopping is not None:
+            return
+        over = self._find_over(attempt, usage)
+        if over:
+            self._end_for("over_limit", over)
+            return
+        total = self.idle.spent
+        for live in list(self.idle.live.values()):
+            total = total.plus(live)
+        why = find_exhausted(self._with_time(total), self.setting.terms.run)
+        if why is not None:
+            self.idle.over_budget = why
+            self._end_for("over_budget", why)
+            return
+        patience = self.setting.config.limits.patience
+        if transcript.waits_since is not None and patience is not None:
+            now = self._wall()
+            until = transcript.waits_until
+            if now - transcript.waits_since >= patience or (until and until - now > patience):
+                self._end_for("provider_limit", "it waits for its provider")
+
+    def _with_time(self, spent: Spent) -> Spent:
+        return replace(spent, seconds=time.monotonic() - self.idle.began)
+
+    def _find_over(self, attempt: Attempt, usage: Usage) -> str:
+        """The limit of the attempt, or of its task, that is used up; "" when there is room."""
+        limits = self.setting.config.limits
+        if limits.turns is not None and (usage.turns or 0) > limits.turns:
+            return f"limit {limits.turns} turns"
+        if limits.tokens is not None and (usage.tokens or 0) > limits.tokens:
+            return f"limit {limits.tokens} tokens, used {usage.tokens}"
+        if limits.cost_usd is not None and (usage.cost_usd or 0.0) > limits.cost_usd:
+            return f"limit ${limits.cost_usd:g}, cost ${usage.cost_usd:.2f}"
+        seconds = time.monotonic() - attempt.began
+        spent = spent_on(attempt.claimed.attempts).plus(usage, seconds)
+        why = find_exhausted(spent, self.setting.bounds.task)
+        return f"budget of the task: {why}" if why is not None else ""
+
+    def _usage(self, attempt: Attempt, *, is_whole: bool = True) -> Usage:
+        assert attempt.transcript is not None
+        before = attempt.resumed.said if attempt.resumed is not None else None
+        return attempt.transcript.usage(before, is_whole=is_whole)
+
+    def _end_for(self, outcome: Outcome, limit: str) -> None:
+        attempt = self._now()
+        attempt.stopping, attempt.limit = outcome, limit
+        if attempt.child is not None:
+            attempt.child.stop(outcome)
+
+    def _note_answer(self, attempt: Attempt) -> None:
+        attempt.is_answered = True
+        if self.idle.breaker is not None:
+            self.idle.breaker.answered(attempt.seat.adapter.name)
+
+    def _charge(self, attempt: Attempt, ended: process.Ended) -> None:
+        """Book what it used; a second time changes nothing.
+
+        Raises:
+            HubUnusable: it could not be booked; ask again.
+        """
+        transcript = attempt.transcript
+        if transcript is None or attempt.is_charged:
+            return
+        transcript.finish()
+        before = attempt.resumed.said if attempt.resumed is not None else {}
+        usage = self._usage(attempt, is_whole=not ended.output_truncated)
+        made = Charge(
+            token=attempt.mine.token,
+            run=self.setting.run,
+            adapter=attempt.seat.adapter.name,
+            slot=self.slot.name,
+            seconds=round(ended.seconds, 1),
+            usage=usage,
+            session=transcript.session or (attempt.resumed.session if attempt.resumed else None),
+            said={**before, **transcript.figures},
+            at=self._wall(),
+        )
+        ledger = self.setting.ledger
+        budget.charge(ledger, attempt.mine.task, attempt.mine.agent, made)
+        attempt.is_charged = True
+        self.idle.live.pop(self.slot.name, None)
+        self._count_spent()
+
+    def _count_spent(self) -> None:
+        view = self.setting.ledger.view()
+        run = view.run(self.setting.run)
+        if run is not None:
+            self.idle.spent = spent_in(run, view.now)
 
     # The end
 
@@ -528,6 +788,7 @@ class Loop:
         occupant = attempt.occupant
         assert occupant is not None
         self.slot.put_record(occupant)  # whatever the agent did to it: we hold the slot
+        self._charge(attempt, ended)
         if check_fence(setting.ledger.view(), attempt.mine) is not None:
             rescue_leftovers(setting.ledger, self.slot, setting.rules)
             self._reset(attempt)
@@ -544,7 +805,8 @@ class Loop:
             match answer:
                 case Sealed():
                     self.slot.is_saved = True
-                    self.idle.limits = self._quick_failures = 0
+                    self._quick_failures = 0
+                    self._note_answer(attempt)
                     self._reset(attempt)
                     return
                 case Fenced():  # its work ref did not move: keep it before the next claim
@@ -570,9 +832,7 @@ class Loop:
                     )
                     self.slot.is_saved = self._release(attempt, ending)
                     return
-        if outcome == "provider_limit":
-            self.idle.note_limit(setting.bounds.backoff, setting.bounds.backoff_max)
-        elif outcome not in ("stopped", "asked"):
+        if outcome not in ("stopped", "asked", "provider_limit", "over_budget"):
             self._pause_after(attempt, ended)
         saved = save(setting.ledger, self.slot, attempt.mine.task, attempt.mine.token, captured)
         if outcome == "asked" and wanted is not None:
@@ -619,40 +879,61 @@ class Loop:
         left = f"; {ended.killed} processes ended, {len(ended.survivors)} left"
         is_stopped = ended.stopped is not None  # else it ended by itself just before
         if attempt.stopping == "silent" and is_stopped:
+            if self._waited(attempt):
+                return self._refused(attempt, None)
             limits = self.setting.config.limits
             if ended.stopped == "silent":
                 return "silent", f"silent for {_span(limits.silence)}{left}"
             return "silent", f"no sign of life within {_span(limits.start)}{left}"
+        if attempt.stopping == "provider_limit":
+            transcript = attempt.transcript
+            return self._refused(attempt, transcript.waits_until if transcript else None)
+        if attempt.stopping in ("over_limit", "over_budget"):
+            return attempt.stopping, f"{attempt.limit}{left if is_stopped else ''}"
         if attempt.stopping not in (None, "silent"):
             assert attempt.stopping is not None
             return attempt.stopping, attempt.wanted.says if attempt.wanted else "stopped"
         if ended.timed_out:
+            if self._waited(attempt):
+                return self._refused(attempt, None)
             timeout = attempt.task.header.timeout
             span = timeout or _span(self.setting.config.limits.attempt)
             return "timed_out", f"limit {span}{left}"
-        judgement = adapters.judge(
-            self.setting.adapter,
-            ended.exit_code,
-            ended.signal,
-            attempt.folder / "transcript.jsonl",
-            attempt.folder / "stderr.log",
-        )
+        assert attempt.transcript is not None
+        judgement = attempt.transcript.judge(ended.exit_code, ended.signal)
+        name = attempt.seat.adapter.name
         match judgement.is_:
             case "success":
                 return None, ""
             case "limit":
-                return "provider_limit", "the provider limits this account"
+                return self._refused(attempt, judgement.reset_at)
             case "login":
-                hint = judgement.hint or "the agent ended with the exit code for that"
-                self.idle.login_hint = hint
-                return "not_logged_in", f"not logged in: {hint}"
+                hint = judgement.hint or f"log in to {name} with its own command"
+                self.idle.logins[name] = hint
+                return "not_logged_in", f"{name} is not logged in: {hint}"
             case "turns" | "cost":
-                return "agent_failed", f"its limit of {judgement.is_} is used up"
+                return "over_limit", f"its limit of {judgement.is_} is used up"
             case _:
                 return "agent_failed", ended.how
 
+    def _waited(self, attempt: Attempt) -> bool:
+        """Was it ended while it only waited for its provider?"""
+        return attempt.transcript is not None and attempt.transcript.waits_since is not None
+
+    def _refused(self, attempt: Attempt, reset_at: datetime | None) -> tuple[Outcome, str]:
+        """Its provider limits the account: nobody starts this agent before the limit has ended."""
+        name, says = attempt.seat.adapter.name, "the provider limits this account"
+        if self.idle.breaker is None:
+            return "provider_limit", says
+        until = self.idle.breaker.refused(name, reset_at, self._wall())
+        return "provider_limit", f"{says} until {until.astimezone():%H:%M:%S}"
+
     def _release(self, attempt: Attempt, ending: Ending) -> bool:
         """False when the claim was no longer ours, so that nothing of it was written."""
+        setting = self.setting
+        if attempt.transcript is None and setting.terms.run.is_set:
+            mine = attempt.mine
+            budget.unreserve(setting.ledger, setting.run, mine.task, mine.agent, mine.token)
         by = attempt.wanted.by if attempt.wanted else ""
         answer = release(
             self.setting.ledger, attempt.mine, ending, self.setting.bounds, by=by, park=bool(by)
@@ -667,6 +948,8 @@ class Loop:
     def _forget(self, attempt: Attempt) -> None:
         if attempt.tmpdir is not None:
             shutil.rmtree(attempt.tmpdir, ignore_errors=True)
+        self._give_way(attempt.seat)
+        self.idle.live.pop(self.slot.name, None)
         self.attempt = None
         self.stage = "idle"
         self.idle.nothing_at.clear()

@@ -39,6 +39,7 @@ from swarm.reconcile import rescue_leftovers
 from swarm.revert import find_undone
 from swarm.slot import Occupant, Slot
 from swarm.trailers import one_line
+from swarm.transcript import judge
 from swarm.workspace import Workspace
 
 ATTEMPT = 1  # a plan has one
@@ -438,7 +439,7 @@ def _judge(launched: launch.Launch, ended: process.Ended) -> None:
         span = limits.start if ended.stopped != "silent" else limits.silence
         after = f" for {short(span)}" if span is not None else ""
         raise PlanFailed(f"the agent was ended: {ended.stopped}{after}", hint=hint)
-    judgement = adapters.judge(
+    judgement = judge(
         launched.adapter, ended.exit_code, ended.signal, launched.transcript, launched.stderr
     )
     match judgement.is_:

@@ -134,6 +134,11 @@ def render(facts: PromptFacts, template: str | None = None, *, name: str = "prom
     return text.rstrip() + "\n"
 
 
+def render_resumed(facts: PromptFacts) -> str:
+    """What an agent is told that goes on with its own session."""
+    return render(facts, resources.files("swarm").joinpath("resumed.md.j2").read_text("utf-8"))
+
+
 def check(template: str, *, name: str) -> None:
     """Tries a user's template on facts that reach all of it: done once, before a run starts.
 

@@ -13,6 +13,7 @@ import select
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -32,7 +33,7 @@ from swarm.ledger.records import Run
 from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import State, View
 from swarm.liveness import Alive, beat
-from swarm.loop import Idle, Loop, Setting
+from swarm.loop import Idle, Loop, Seat, Setting
 from swarm.notify import Notifier
 from swarm.offer import Waits
 from swarm.overview.disk import measure_disk
@@ -70,8 +71,7 @@ class Supervisor:
 
     setting: Setting
     gate: Gate
-    slots: int
-    roles: tuple[str, ...] = ()
+    seats: tuple[Seat, ...]  # one for each slot
     keep_going: bool = False
     loops: list[Loop] = field(default_factory=list)
     idle: Idle = field(default_factory=Idle)
@@ -87,6 +87,14 @@ class Supervisor:
     @property
     def ledger(self) -> Ledger:
         return self.setting.ledger
+
+    @property
+    def team(self) -> str:
+        """`claude`, or `claude:3,codex:2`."""
+        counts = Counter(seat.adapter.name for seat in self.seats)
+        if len(counts) == 1:
+            return next(iter(counts))
+        return ",".join(f"{name}:{count}" for name, count in counts.items())
 
     @cached_property
     def _work(self) -> Workspace:
@@ -419,7 +427,7 @@ class Supervisor:
 
     def _take_slots(self) -> None:
         number = 0
-        while len(self.loops) < self.slots:
+        while len(self.loops) < len(self.seats):
             number += 1
             slot = Slot.take(self.setting.layout.slots, f"s{number}", self.ledger.hub)
             if slot is None:
@@ -431,8 +439,7 @@ class Supervisor:
                 )
                 slot.close()
                 continue
-            role = self.roles[len(self.loops)] if len(self.loops) < len(self.roles) else ""
-            loop = Loop(self.setting, slot, self.idle, role)
+            loop = Loop(self.setting, slot, self.idle, self.seats[len(self.loops)])
             loop.near = self.near
             self.loops.append(loop)
 
@@ -448,16 +455,17 @@ class Supervisor:
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 boot_id=self.ledger.clock.boot_id(),
-                slots=self.slots,
-                adapter=setting.adapter.name,
+                slots=len(self.seats),
+                adapter=self.team,
                 started_at=view.now,
                 started_monotonic_seconds=self.ledger.clock.monotonic(),
                 config_digest=setting.config.digest,
+                limits=setting.terms.run.as_dict(),
                 state="running",
             )
             event = Event(
                 "run-started",
-                f"{setting.run}: {self.slots} slots of {setting.adapter.name}.",
+                f"{setting.run}: {len(self.seats)} slots of {self.team}.",
                 {records.run_path(setting.run): records.encode(run)},
                 trailers={"Swarm-Run": setting.run, "Swarm-Config": setting.config.digest[:12]},
             )
@@ -519,7 +527,7 @@ class Supervisor:
             is_ours = lock.task not in queued and lock.adapter != "hand"
             if is_ours and view.why_damaged(lock.task) is None:
                 return True
-        if self.idle.stuck is not None:
+        if self.idle.stuck is not None or self._limited_for_long() is not None:
             return False
         # One view and one moment for both: a back-off that ends between two looks is seen by one.
         now = view.now.timestamp()
@@ -533,14 +541,36 @@ class Supervisor:
             return True
         return any(
             find_claimable(self.ledger, view, role, self.setting.terms) is not None
-            for role in {loop.role for loop in self.loops}
+            for role in {loop.role for loop in self.loops if self._is_usable(loop)}
         )
+
+    def _is_usable(self, loop: Loop) -> bool:
+        """Has the slot an agent that somebody is logged in to?"""
+        fallback = self.setting.fallback
+        names = {loop.seat.adapter.name, *([fallback.adapter.name] if fallback else [])}
+        return not names <= self.idle.logins.keys()
+
+    def _limited_for_long(self) -> str | None:
+        """Why no agent will start for longer than a run waits; None: one may sooner."""
+        breaker, most = self.idle.breaker, self.setting.config.limits.provider
+        if breaker is None or most is None or not self.idle.adapters:
+            return None
+        now = self.ledger.clock.now()
+        left = self.idle.adapters - self.idle.logins.keys()
+        limits = {name: breaker.find(name, now) for name in sorted(left)}
+        untils = {name: one.until for name, one in limits.items() if one is not None}
+        if len(untils) < len(limits) or not untils or min(untils.values()) - now <= most:
+            return None
+        said = (f"{name} until {at.astimezone():%a %H:%M}" for name, at in untils.items())
+        return f"provider limit: {', '.join(said)}"
 
     def _ended(self) -> End:
         view = self.ledger.view()
         counts = self.ledger.index.counts(view)
-        if self.idle.login_hint is not None:
-            return End(Exit.LIMITED, f"not logged in: {self.idle.login_hint}")
+        if self.idle.over_budget:
+            return End(Exit.BUDGET, f"budget used up: {self.idle.over_budget}")
+        if self.idle.is_logged_out and self.idle.stuck is not None:
+            return End(Exit.LIMITED, self.idle.stuck)
         if self.idle.stuck is not None:
             return End(Exit.NO, self.idle.stuck)
         gate = view.gate()
@@ -548,6 +578,8 @@ class Supervisor:
             if gate.paused.by == "person":
                 return End(Exit.NO, f"paused: {gate.paused.why}")
             return End(Exit.TARGET_RED, gate.paused.why)
+        if (why := self._limited_for_long()) is not None:
+            return End(Exit.LIMITED, why)
         left = sum(
             count
             for state, count in counts.items()

@@ -11,6 +11,7 @@ import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from swarm import config as configuration
@@ -20,6 +21,7 @@ from swarm.config import Config
 from swarm.errors import UsageError
 from swarm.layout import Layout, beside
 from swarm.ledger.outcome import Bounds
+from swarm.ledger.spending import Caps
 from swarm.ledger.store import Ledger
 from swarm.plumbing.hub import Hub, branch_ref
 
@@ -48,19 +50,35 @@ class Workspace:
             conflicts=limits.conflicts,
             backoff=limits.backoff,
             backoff_max=limits.backoff_max,
+            task=Caps(
+                limits.task_cost_usd,
+                limits.task_tokens,
+                _seconds(limits.task_time),
+                limits.task_attempts,
+            ),
         )
 
     @property
     def terms(self) -> Terms:
         """The rules of claims by loops."""
-        claims = self.config.claims
-        return Terms(claims.lease, claims.overlap, claims.duplicates)
+        claims, limits = self.config.claims, self.config.limits
+        caps = Caps(
+            limits.run_cost_usd,
+            limits.run_tokens,
+            _seconds(limits.run_time),
+            limits.run_attempts,
+        )
+        return Terms(claims.lease, claims.overlap, claims.duplicates, caps, limits.cost_usd)
 
     @property
     def hand_terms(self) -> Terms:
         """The rules of claims by hand."""
         claims = self.config.claims
         return Terms(claims.hand_lease, claims.overlap, claims.duplicates)
+
+
+def _seconds(span: timedelta | None) -> float | None:
+    return None if span is None else span.total_seconds()
 
 
 def find_checkout(start: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tomllib
@@ -13,11 +12,8 @@ import pytest
 
 from swarm.adapter import (
     Adapter,
-    Judgement,
     Placeholders,
     argv,
-    found_on_path,
-    judge,
     load,
     names,
     resolve,
@@ -26,6 +22,7 @@ from swarm.errors import NotFound, UsageError
 
 VALUES = Placeholders(
     prompt_file=Path("/state/runs/r7/t/2/prompt.md"),
+    report_file=Path("/state/runs/r7/t/2/report/usage.json"),
     worktree=Path("/state/slots/s1"),
     task="csv-export",
     attempt=2,
@@ -191,37 +188,6 @@ def test_what_no_adapter_can_say_is_refused_with_its_place(
 # -- what is installed ----------------------------------------------------------------------------
 
 
-def test_programs_on_path_are_found_with_their_versions(tmp_path: Path) -> None:
-    program(tmp_path / "bin", "claude", 'echo "2.1.332 (Claude Code)"')
-    program(tmp_path / "bin", "codex", "echo broken; exit 1")
-    path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
-    assert found_on_path(path) == [("claude", "2.1.332"), ("codex", None)]
-    assert found_on_path(f"{tmp_path}/nowhere") == []
-    assert found_on_path("") == []
-
-
-def test_a_version_probe_sees_no_key_and_cannot_hang(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    monkeypatch.setattr("swarm.adapter.PROBE_SECONDS", 0.5)
-    program(tmp_path / "bin", "claude", "sleep 301.417 & sleep 301.417")
-    program(
-        tmp_path / "bin",
-        "codex",
-        f'env > {tmp_path}/seen; sleep 301.417 & echo "codex-cli 0.171.0"',
-    )
-    found = found_on_path(f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    assert found == [("claude", None), ("codex", "0.171.0")]
-    seen = dict(line.split("=", 1) for line in (tmp_path / "seen").read_text().splitlines())
-    assert set(seen) - {"PWD", "SHLVL", "_", "OLDPWD"} == {"PATH", "HOME"}
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
-    assert "sleep 301.417" not in listed.splitlines(), "what the probes left behind was ended"
-
-
-# -- the command line -----------------------------------------------------------------------------
-
-
 def test_claudes_command_line(tmp_path: Path) -> None:
     options = {"model": "opus", "turns": 80, "cost_usd": 2.5, "resume": None, "session": None}
     assert words(load("claude", None), tmp_path, options=options) == [
@@ -342,149 +308,3 @@ def test_programs_are_found_where_the_command_was_typed(tmp_path: Path) -> None:
     for missing in ("./agent.sh", "no-such-program", "tools/plain", "tools", "plain", "", "a\0b"):
         with pytest.raises(UsageError):
             resolve(missing, typed_in=tmp_path, path=path)
-
-
-# -- the end --------------------------------------------------------------------------------------
-
-
-def lines(*events: object) -> bytes:
-    return b"".join(json.dumps(event).encode() + b"\n" for event in events)
-
-
-INIT = {"type": "system", "subtype": "init", "session_id": "934c"}
-
-
-def result(**changed: object) -> dict[str, object]:
-    return {"type": "result", "subtype": "success", "is_error": False} | changed
-
-
-@pytest.mark.parametrize(
-    ("exit_code", "stdout", "stderr", "judged"),
-    [
-        (0, lines(INIT, result()), b"", "success"),
-        (1, lines(INIT, result()), b"", "failed"),
-        (0, lines(INIT), b"", "failed"),
-        (0, b"", b"", "failed"),
-        (0, lines(result(is_error=True)), b"", "failed"),
-        (0, lines(result(is_error=0)), b"", "failed"),
-        (1, lines(result(is_error=True, api_error_status=429)), b"", "limit"),
-        (0, lines(result(is_error=True, api_error_status=429)), b"", "limit"),
-        (1, b"", b"Not logged in", "login"),
-        (
-            1,
-            lines(result(is_error=True, result="Not logged in \u00b7 Please run /login")),
-            b"",
-            "login",
-        ),
-        (1, lines(result(subtype="error_max_turns", is_error=True)), b"", "turns"),
-        (1, lines(result(subtype="error_max_budget_usd", is_error=True)), b"", "cost"),
-        (143, lines(INIT), b"", "failed"),
-    ],
-)
-def test_claudes_ends(exit_code: int, stdout: bytes, stderr: bytes, judged: str) -> None:
-    assert judge(load("claude", None), exit_code, None, stdout, stderr).is_ == judged
-
-
-def codex_failed(words: str) -> bytes:
-    return lines({"type": "turn.failed", "error": {"message": words}})
-
-
-@pytest.mark.parametrize(
-    ("exit_code", "stdout", "judgement"),
-    [
-        (0, lines({"type": "turn.completed", "usage": {}}), Judgement("success")),
-        (0, lines({"type": "turn.started"}), Judgement("failed")),
-        (1, codex_failed("last status: 429 Too Many Requests"), Judgement("limit")),
-        (1, codex_failed("401 Unauthorized"), Judgement("login", "run: codex login")),
-        (1, codex_failed("500"), Judgement("failed")),
-        (1, lines({"type": "error", "message": "Reconnecting... 429"}), Judgement("failed")),
-    ],
-)
-def test_codexs_ends(exit_code: int, stdout: bytes, judgement: Judgement) -> None:
-    stderr = b"429 and 401 on standard error are not the failed turn's"
-    assert judge(load("codex", None), exit_code, None, stdout, stderr) == judgement
-
-
-@pytest.mark.parametrize(
-    ("exit_code", "judged"),
-    [(0, "success"), (75, "limit"), (77, "login"), (1, "failed"), (127, "failed")],
-)
-def test_the_ends_of_any_command(exit_code: int, judged: str) -> None:
-    assert judge(load("command", None), exit_code, None, b"", b"").is_ == judged
-
-
-def test_what_a_signal_ended_is_no_success() -> None:
-    assert judge(load("command", None), None, 15, b"", b"").is_ == "failed"
-    assert judge(load("command", None), 0, 15, b"", b"").is_ == "failed"
-    assert judge(load("claude", None), None, 9, lines(result()), b"").is_ == "failed"
-
-
-def test_A14_a_limit_said_with_exit_0_is_a_limit(checkout: Path) -> None:
-    text = MINIMAL.replace("{output}", "text").replace(
-        "[[outcome]]", '[[outcome]]\nis = "limit"\ntext = "quota exceeded"\n[[outcome]]', 1
-    )
-    write(checkout, text)
-    adapter = load("mine", checkout)
-    assert judge(adapter, 0, None, b"", b"note\nquota exceeded\n").is_ == "limit"
-    assert judge(adapter, 0, None, b"quota exceeded", b"note\n").is_ == "success"
-    early = b"quota exceeded\n" + b"x" * (64 << 10)
-    assert judge(adapter, 0, None, b"", early).is_ == "success", "only the end of it is looked at"
-
-
-def test_the_first_rule_that_holds_decides(checkout: Path) -> None:
-    tail = (
-        '[[outcome]]\nis = "limit"\nexit = [1, 2]\nhint = "wait"\n'
-        '[[outcome]]\nis = "login"\nexit = [2]\n'
-    )
-    assert judge(mine(checkout, tail=tail), 2, None, b"", b"") == Judgement("limit", "wait")
-
-
-def test_dotted_keys_reach_into_an_event_and_kinds_are_not_mixed(checkout: Path) -> None:
-    tail = (
-        '[[outcome]]\nis = "turns"\nwhen = { "a.b.c" = 1 }\n'
-        '[[outcome]]\nis = "cost"\nwhen = { "a.b" = true }\n'
-    )
-    adapter = mine(checkout, tail=tail)
-    for event, judged in (
-        ({"a": {"b": {"c": 1}}}, "turns"),
-        ({"a": {"b": {"c": 1.0}}}, "turns"),
-        ({"a": {"b": {"c": True}}}, "failed"),
-        ({"a": {"b": {"c": "1"}}}, "failed"),
-        ({"a": {"b": [{"c": 1}]}}, "failed"),
-        ({"a.b.c": 1}, "failed"),
-        ({"a": {"b": True}}, "cost"),
-        ({"a": {"b": 1}}, "failed"),
-        ({"a": None}, "failed"),
-    ):
-        assert judge(adapter, 1, None, lines(event), b"").is_ == judged, event
-
-
-def test_no_line_of_any_kind_is_fatal_or_hides_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("swarm.adapter.MAX_LINE", 1 << 16)
-    odd = [
-        b"",
-        b"plain words",
-        b'{"type": "result", "is_err',
-        b'{"a": "\xff\xfe"}',
-        b'{"a": "\\ud800"}',
-        b"[" * 50_000,
-        b'{"a":' * 20_000,
-        b"9" * 6_000,
-        b'{"a": 1e999}',
-        b'"text"',
-        b"null",
-        b"\0\0{}",
-        b'{"type": "result", "is_error": false, "pad": "' + b"x" * (1 << 18) + b'"}',
-    ]
-    claude = load("claude", None)
-    transcript = tmp_path / "transcript.jsonl"
-    transcript.write_bytes(b"\n".join(odd) + b"\n")
-    stderr = tmp_path / "stderr.log"
-    stderr.write_bytes(b"\xff\xfe")
-    assert judge(claude, 0, None, transcript, stderr).is_ == "failed"
-    transcript.write_bytes(b"\n".join(odd) + b"\n" + lines(result()))
-    assert judge(claude, 0, None, transcript, stderr).is_ == "success"
-    transcript.write_bytes(b"\n".join(odd) + b"\n" + lines(result()).rstrip(b"\n"))
-    assert judge(claude, 0, None, transcript, stderr).is_ == "success", "no newline at its end"

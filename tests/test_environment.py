@@ -39,6 +39,7 @@ AGENT = AgentFacts(
     target="main",
     prompt=Path("/state/runs/r7/csv-export/2/prompt.md"),
     task_file=Path("/state/runs/r7/csv-export/2/task.md"),
+    report=Path("/state/report/usage.json"),
     mark="secret",
 )
 

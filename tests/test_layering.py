@@ -37,6 +37,7 @@ LAYERS = [
     "outcome",
     "liveness",
     "plan",
+    "budget",
     "claim",
     "task",
     "tell",
@@ -61,9 +62,11 @@ LAYERS = [
     "upstream",
     "revert",
     "adapter",
+    "transcript",
+    "probe",
+    "breaker",
     "prompt",
     "goal",
-    "budget",
     "diagnosis",
     "hand",
     "overview",
@@ -97,7 +100,7 @@ EXCEPTIONS = {("swarm.agents.scripted", "swarm.ledger.records")}
 
 RUNS_GIT = {"plumbing"}
 # An agent is a program of its own: what it runs, it runs in its worktree.
-RUNS_PROGRAMS = {"plumbing", "process", "shim", "adapter", "demo", "agents"}
+RUNS_PROGRAMS = {"plumbing", "process", "shim", "probe", "demo", "agents"}
 PRINTS = {"output", "demo", "cli"}
 # One handler in each group of modules: the boundary, and a thread's end, which hands over what it
 # caught to be raised again in the main thread.

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from swarm import adapter as adapters
 from swarm import claim as claims
 from swarm import loop as loops
 from swarm import plan
+from swarm.breaker import Breaker
 from swarm.change import capture
 from swarm.claim import Ending, Mine, Released
 from swarm.errors import GitFault, HubUnusable, SwarmError
@@ -32,6 +34,7 @@ from swarm.loop import Idle, Loop
 from swarm.task import LateEdits
 from tests.world import World, git
 
+MINUTE = timedelta(minutes=1)
 WORK = "echo done > done.txt; git add -A; git commit -qm work"
 
 
@@ -248,25 +251,27 @@ def test_A12_A13_a_provider_limit_pauses_every_loop_and_longer_each_time(
     make: Callable[..., World],
 ) -> None:
     world = make('[limits]\nbackoff = "1h"\nbackoff_max = "3h"\ngrace = "1s"\n')
-    idle = Idle()
+    breaker = Breaker(world.layout.limits, world.bounds.backoff, world.bounds.backoff_max)
+    idle = Idle(breaker=breaker)
     tasks = [world.add(f"Task {n}") for n in range(2)]
     first = world.loop("exit 75", idle=idle)
     second = world.loop(WORK, slot="s2", idle=idle)
     world.work_loop(first)
-    assert last(world, tasks[0]).outcome == "provider_limit"
+    told = last(world, tasks[0])
+    assert told.outcome == "provider_limit"
+    assert "until " in told.message
     assert attempts(world, tasks[0]).strikes == []
-    now = time.monotonic()
-    assert 3590 < idle.limited_until - now <= 3600
+    now = world.clock.now()
+    limit = breaker.find("command", now)
+    assert limit is not None and limit.until - now == pytest.approx(timedelta(hours=1), abs=MINUTE)
     for loop in (first, second):
         loop.tick()
         assert not loop.is_busy, "nobody of this run claims"
-        assert loop.why_idle.startswith("provider limit; next try ")
-    for hours in (2, 3, 3):
-        idle.note_limit(world.bounds.backoff, world.bounds.backoff_max)
-        assert idle.limited_until - now == pytest.approx(hours * 3600, abs=5)
-    idle.limited_until = 0.0
+        assert loop.why_idle.startswith("command: provider limit until ")
+    world.clock.pass_(hours=2)
     world.work_loop(second)
-    assert idle.limits == 0, "an attempt that succeeds closes the breaker"
+    assert breaker.all(world.clock.now()) == {}, "an attempt that succeeds closes the breaker"
+    assert breaker.may_start("command", "s1", world.clock.now())
 
 
 def test_not_logged_in_stops_claims_without_a_strike(world: World) -> None:
@@ -277,7 +282,7 @@ def test_not_logged_in_stops_claims_without_a_strike(world: World) -> None:
     assert (told.outcome, told.strike) == ("not_logged_in", False)
     loop.tick()
     assert not loop.is_busy
-    assert loop.why_idle.startswith("not logged in")
+    assert loop.why_idle.startswith("not logged in: log in to command")
 
 
 def test_A18_an_agent_that_fails_at_once_is_not_started_again_at_once(

@@ -657,8 +657,8 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def supervise(world: World, script: str) -> Supervisor:
     world.ledger.clock = SystemClock()
-    setting = world.setting(script)
-    return Supervisor(setting, Gate.of(world.work, setting.runner), 1)
+    setting = world.setting()
+    return Supervisor(setting, Gate.of(world.work, setting.runner), (world.seat(script),))
 
 
 def run(supervisor: Supervisor) -> tuple[Exit, set[str]]:

@@ -122,7 +122,7 @@ def test_tracked_files_that_setup_changed_count_once_the_agent_changed_them(
                  files={"README.md": "r\n", "src/a.txt": "1\n", "lock": "1\n"})  # fmt: skip
     task, loop = attempt(world, "true")
     assert last(world, task).outcome == "no_work"
-    loop.setting = world.setting("touch src/a.txt lock; echo mine >>src/a.txt")
+    loop.seat = world.seat("touch src/a.txt lock; echo mine >>src/a.txt")
     world.work_loop(loop)
     assert sealed(world, task) == {"src/a.txt"}
     assert rescues(world) == {}
@@ -138,12 +138,12 @@ def test_what_setup_made_survives_with_it_and_is_made_again_when_it_is_gone(
     world.work_loop(loop)
     world.work_gate()
     assert world.file("seen.txt") == "xy"
-    loop.setting = world.setting(f"{seen}; rm made.txt; git add -A; git commit -qm t; echo t >t")
+    loop.seat = world.seat(f"{seen}; rm made.txt; git add -A; git commit -qm t; echo t >t")
     world.add("two")
     world.work_loop(loop)
     assert sealed(world, "two") == {"t"}, "setup did not run again and all it made was there"
     world.work_gate()
-    loop.setting = world.setting(seen)
+    loop.seat = world.seat(seen)
     world.add("three")
     world.work_loop(loop)
     world.work_gate()
@@ -249,7 +249,7 @@ def test_a_setup_that_takes_its_time_is_told_once(
     world.add("Work")
     loop = world.loop("true")
     world.tick(loop, lambda: (tmp_path / "on").exists())
-    supervisor = Supervisor(loop.setting, world.gate(), 1, loops=[loop])
+    supervisor = Supervisor(loop.setting, world.gate(), (loop.seat,), loops=[loop])
     screen = Lines()
     follower = Follower(supervisor, screen, Signals(), lambda _: "", {})
     follower.tick()

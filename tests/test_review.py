@@ -447,8 +447,8 @@ def test_a_run_ends_when_what_is_held_is_judged_and_not_before(make: Make) -> No
 def test_a_run_waits_for_the_one_verdict_that_its_own_gate_will_take(make: Make) -> None:
     world = make()
     world.work_gate()
-    other = Supervisor(world.setting("true"), world.gate("r2-test"), 0)
-    own = Supervisor(world.setting("true"), world.gate(), 0)
+    other = Supervisor(world.setting(), world.gate("r2-test"), ())
+    own = Supervisor(world.setting(), world.gate(), ())
     assert not own._can_move(world.ledger.view())
     task = sealed(world, "Reviewed", "a.txt", "a\n")
     assert own._can_move(world.ledger.view()), "not judged yet"
@@ -624,7 +624,7 @@ def test_a_held_change_that_is_checked_now_says_so(make: Make, tmp_path: Path) -
     assert "held since 03:04:05, checking tests 00:23" in "\n".join(render_queue(found))
     screen = " ".join("\n".join(render_status(overview.status(world.work))).split())
     assert "checking tests" in screen
-    supervisor = Supervisor(world.setting("true"), gate, 0)
+    supervisor = Supervisor(world.setting(), gate, ())
     at = overview.stand(world.ledger.view(), world.ledger.index)
     assert "held, checking tests on the merged tree" in table(supervisor, at, doing.since, {})[-1]
     alive.close()

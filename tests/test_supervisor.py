@@ -59,7 +59,8 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def supervise(world: World, script: str, slots: int = 2, **keys: Any) -> Supervisor:
-    setting = world.setting(script, **keys)
+    seat = world.seat(script, adapter=keys.pop("adapter", None))
+    setting = world.setting(**keys)
     gate = Gate(
         world.ledger,
         world.layout,
@@ -70,7 +71,7 @@ def supervise(world: World, script: str, slots: int = 2, **keys: Any) -> Supervi
         bounds=world.bounds,
         lease=world.config.claims.lease,
     )
-    return Supervisor(setting, gate, slots)
+    return Supervisor(setting, gate, (seat,) * slots)
 
 
 def run(supervisor: Supervisor, limit: float = 60.0) -> End:

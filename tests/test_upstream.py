@@ -592,8 +592,8 @@ def test_a_pause_of_a_persons_holds_a_sync_too(world: World, up: Upstream) -> No
 
 
 def supervisor(world: World) -> Supervisor:
-    setting = world.setting("true")
-    return Supervisor(setting, world.gate(setting.runner), 1)
+    setting = world.setting()
+    return Supervisor(setting, world.gate(setting.runner), (world.seat("true"),))
 
 
 @pytest.mark.parametrize("is_queued_before", [False, True])

@@ -35,7 +35,7 @@ from swarm.ledger.records import Outcome
 from swarm.ledger.store import Ledger
 from swarm.ledger.view import State
 from swarm.liveness import Alive
-from swarm.loop import Idle, Loop, Setting
+from swarm.loop import Idle, Loop, Seat, Setting
 from swarm.plumbing.hub import LEDGER, Hub
 from swarm.reconcile import Report, Sweep, rescue_leftovers, sweep
 from swarm.slot import Furnishing, Occupant, Opened, Slot
@@ -496,11 +496,13 @@ class World:
             own=[slot for slot in self.slots if slot.fd >= 0],
         )
 
-    def setting(self, *command: str, **changes: Any) -> Setting:
-        """What the loops of a run share; `command` is the agent, a shell script when it is one
-        word.
-        """
+    def seat(self, *command: str, adapter: adapters.Adapter | None = None, role: str = "") -> Seat:
+        """Who works in a slot; `command` is the agent, a shell script when it is one word."""
         argv = ("/bin/sh", "-c", *command) if len(command) == 1 else command
+        return Seat(adapter or adapters.load("command", self.app), argv, role=role)
+
+    def setting(self, **changes: Any) -> Setting:
+        """What the loops of a run share."""
         known: dict[str, Any] = {
             "ledger": self.ledger,
             "layout": self.layout,
@@ -509,8 +511,6 @@ class World:
             "run": "r1",
             # Not the one of `who`: sweeps of other worlds end what carries its mark.
             "runner": f"r1-{new_nonce()[:6]}",
-            "adapter": adapters.load("command", self.app),
-            "argv_extra": argv,
             "typed_in": self.app,
             "rules": self.rules,
             "bounds": self.bounds,
@@ -523,7 +523,8 @@ class World:
 
     def loop(self, *command: str, slot: str = "s1", idle: Idle | None = None, **keys: Any) -> Loop:
         """A loop that the test ticks; the slot is taken."""
-        loop = Loop(self.setting(*command, **keys), self.slot(slot), idle or Idle())
+        seat = self.seat(*command, adapter=keys.pop("adapter", None), role=keys.pop("role", ""))
+        loop = Loop(self.setting(**keys), self.slot(slot), idle or Idle(), seat)
         self.loops.append(loop)
         return loop
 

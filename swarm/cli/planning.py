@@ -125,7 +125,7 @@ def _execute(work: Workspace, ready: Ready, goal: str, where: Screen, signals: S
     planning = Planning(
         work=work,
         goal=goal,
-        adapter=ready.adapter,
+        adapter=ready.seats[0].adapter,
         argv_extra=ready.order.command,
         typed_in=Path.cwd(),
         model=ready.order.model,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -22,13 +23,16 @@ from swarm.errors import SwarmError, UsageError
 from swarm.ids import short
 from swarm.ledger.records import PERSON
 from swarm.ledger.view import State
+from swarm.loop import Seat
 from swarm.output import plural
 from swarm.overview import stand
 from swarm.plumbing import checkout as user
+from swarm.probe import found_on_path
 from swarm.task import Taken, load_plan
 from swarm.workspace import Workspace
 
 PROBE = timedelta(seconds=5)
+MAX_SLOTS = 64
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class Order:
 
     slots: int | None = None
     agent: str | None = None
+    agents: str | None = None  # a mixed team
+    fallback: str | None = None
     model: str | None = None
     roles: str | None = None
     allow_red: bool = False
@@ -46,15 +52,22 @@ class Order:
 
 
 @dataclass(frozen=True)
+class Agent:
+    """An agent program that was found, with the words that would start it."""
+
+    adapter: adapters.Adapter
+    argv: tuple[str, ...]  # as an attempt's would be, for what is printed
+    version: str | None  # None: it does not say
+
+
+@dataclass(frozen=True)
 class Ready:
     """Everything that a run needs, found to be good."""
 
     order: Order
-    adapter: adapters.Adapter
-    argv: tuple[str, ...]  # as an attempt's would be, for what is printed
-    version: str | None  # None: it does not say
-    slots: int
-    roles: tuple[str, ...]  # of the first slots
+    agents: tuple[Agent, ...]  # each once, in the order of their slots, the fallback last
+    seats: tuple[Seat, ...]  # one for each slot
+    fallback: Seat | None
     drafts: tuple[plan.Draft, ...]
     template: str | None
     unenforced: tuple[str, ...]  # settings that this version accepts and does not act on
@@ -69,22 +82,24 @@ def prepare(work: Workspace, order: Order) -> Ready:
     config = work.config
     refuse_unsupported(config)
     require_checks(config)
-    adapter = _find_adapter(work, order)
-    argv = _command_line(work, order, adapter)
-    slots, roles = _team(order, config)
-    _try_environment(work, slots)
+    crew, is_team = _crew(work, order)
+    fallback = _fallback(work, order)
+    known = {one.name: one for one in (*crew, *([fallback] if fallback else []))}
+    agents = tuple(_found(work, order, adapter) for adapter in known.values())
+    for one in known.values():
+        refuse_limits_unheld(config, one)
+    seats = _seats(order, config, crew, is_team=is_team)
+    _try_environment(work, len(seats))
     template = _read_template(work)
     drafts = _read_plan(work, order)
     return Ready(
         order=order,
-        adapter=adapter,
-        argv=tuple(argv),
-        version=_version(adapter, argv[0]),
-        slots=slots,
-        roles=roles,
+        agents=agents,
+        seats=seats,
+        fallback=_seat(order, fallback) if fallback else None,
         drafts=drafts,
         template=template,
-        unenforced=tuple(_unenforced(config, adapter)),
+        unenforced=tuple(_unenforced(config)),
     )
 
 
@@ -97,19 +112,16 @@ def prepare_one(work: Workspace, order: Order) -> Ready:
     config = work.config
     refuse_unsupported(config)
     adapter = _find_adapter(work, order)
-    argv = _command_line(work, order, adapter)
+    agent = _found(work, order, adapter)
     _try_environment(work, 1)
-    limits = [key for key in _unenforced(config, adapter) if key.startswith("[limits]")]
     return Ready(
         order=order,
-        adapter=adapter,
-        argv=tuple(argv),
-        version=_version(adapter, argv[0]),
-        slots=1,
-        roles=(),
+        agents=(agent,),
+        seats=(_seat(order, adapter),),
+        fallback=None,
         drafts=(),
         template=None,
-        unenforced=tuple(limits),
+        unenforced=(),
     )
 
 
@@ -120,7 +132,6 @@ def refuse_unsupported(config: Config) -> None:
     """
     for is_set, key, cure in (
         (config.run.sandbox != "none", 'sandbox = "bwrap"', 'sandbox = "none": with your rights'),
-        (config.run.agents is not None, "[run] agents", 'agent = "claude": one for all slots'),
         (config.gate.style == "rebase", '[gate] style = "rebase"', 'style = "merge", or "squash"'),
     ):  # fmt: skip
         if is_set:
@@ -141,16 +152,80 @@ def require_checks(config: Config) -> None:
         )
 
 
-def _unenforced(config: Config, adapter: adapters.Adapter) -> Iterator[str]:
-    limits, gate = config.limits, config.gate
-    for key, value in (("turns", limits.turns), ("cost_usd", limits.cost_usd)):
-        if value is not None and key not in adapter.options:
-            yield f"[limits] {key}: {adapter.name} has no option for it"
-    for key in ("tokens", "task_cost_usd", "run_cost_usd"):
-        if getattr(limits, key) is not None:
-            yield f"[limits] {key}"
+def refuse_limits_unheld(config: Config, adapter: adapters.Adapter) -> None:
+    """
+    Raises:
+        UsageError: a limit is set of what the agent never says, so that it could not hold.
+    """
+    limits, said = config.limits, adapter.output
+    has_tokens = said.tokens_input is not None and said.tokens_output is not None
+    has_cost = said.cost_usd is not None or (adapter.price is not None and has_tokens)
+    has_turns = said.turn is not None or said.turns is not None or "turns" in adapter.options
+    file = f".swarm/agents/{adapter.name}.toml"
+    for keys, is_said, what, cure in (
+        (
+            ("cost_usd", "task_cost_usd", "run_cost_usd"),
+            has_cost,
+            "what it costs",
+            f"give it a [price] in {file}, or limit tokens, time or attempts instead"
+            if has_tokens
+            else "limit time or attempts instead",
+        ),
+        (("tokens", "task_tokens", "run_tokens"), has_tokens, "its tokens", "limit time instead"),
+        (("turns",), has_turns, "its turns", "limit time instead"),
+    ):
+        for key in keys:
+            if getattr(limits, key) is not None and not is_said:
+                raise UsageError(
+                    f"[limits] {key} cannot hold: {adapter.name} does not say {what}", hint=cure
+                )
+
+
+def _unenforced(config: Config) -> Iterator[str]:
+    gate = config.gate
     if gate.slots > 1 or gate.strategy in ("batch", "speculate"):
         yield "[gate] slots, strategy: changes are judged one at a time"
+
+
+def _crew(work: Workspace, order: Order) -> tuple[list[adapters.Adapter], bool]:
+    """The adapter of each slot of a team, and True; or the one of all slots."""
+    team = work.config.run.agents if order.agent is None and not order.command else None
+    if order.agents is not None:
+        if order.agent is not None or order.command:
+            raise UsageError(
+                "--agents names a mixed team; --agent or a command names one agent for all slots"
+            )
+        team = _read_team(order.agents, "--agents", "claude:3,codex:2")
+    if team is None:
+        return [_find_adapter(work, order)], False
+    if order.model is not None:
+        raise UsageError(
+            "--model is for one agent; in a mixed team each has its own",
+            hint='a copy of its file in .swarm/agents/ with argv = [..., "--model", "..."]',
+        )
+    crew = [adapters.load(name, work.checkout) for name, count in team for _ in range(count)]
+    return crew, True
+
+
+def _fallback(work: Workspace, order: Order) -> adapters.Adapter | None:
+    name = order.fallback or work.config.run.fallback
+    return adapters.load(name, work.checkout) if name else None
+
+
+def _found(work: Workspace, order: Order, adapter: adapters.Adapter) -> Agent:
+    argv = _command_line(work, order, adapter)
+    return Agent(adapter, tuple(argv), _version(adapter, argv[0]))
+
+
+def _seat(order: Order, adapter: adapters.Adapter, role: str = "") -> Seat:
+    model = order.model if "model" in adapter.options else None
+    return Seat(adapter, _typed(order, adapter), model, role)
+
+
+def _typed(order: Order, adapter: adapters.Adapter) -> tuple[str, ...]:
+    """The words after `--`, which belong to the agent that was asked for."""
+    is_asked = order.agent == adapter.name or (order.agent is None and adapter.program is None)
+    return order.command if is_asked else ()
 
 
 def _find_adapter(work: Workspace, order: Order) -> adapters.Adapter:
@@ -166,13 +241,14 @@ def _find_adapter(work: Workspace, order: Order) -> adapters.Adapter:
 
 
 def _found_on_path() -> str:
-    found = adapters.found_on_path(os.environ.get("PATH", os.defpath))
+    found = found_on_path(os.environ.get("PATH", os.defpath))
     return ", ".join(f"{n} {v or ''}".strip() for n, v in found) or "no agent that swarm knows"
 
 
 def _command_line(work: Workspace, order: Order, adapter: adapters.Adapter) -> list[str]:
     """The words of an attempt, with stand-ins for what only an attempt knows."""
-    if order.model is not None and "model" not in adapter.options:
+    is_named = order.fallback != adapter.name
+    if order.model is not None and "model" not in adapter.options and is_named:
         raise UsageError(
             f"agent {adapter.name} has no option model",
             hint="it has: " + (" ".join(sorted(adapter.options)) or "none"),
@@ -183,6 +259,7 @@ def _command_line(work: Workspace, order: Order, adapter: adapters.Adapter) -> l
             adapter,
             values=adapters.Placeholders(
                 prompt_file=some,
+                report_file=some,
                 worktree=some,
                 task="task",
                 attempt=1,
@@ -190,9 +267,9 @@ def _command_line(work: Workspace, order: Order, adapter: adapters.Adapter) -> l
                 checkout=work.checkout,
                 writable_roots=(some,),
             ),
-            options={"model": order.model},
+            options={"model": order.model} if "model" in adapter.options else {},
             permission=work.config.run.permission,
-            extra=order.command,
+            extra=_typed(order, adapter),
             typed_in=Path.cwd(),
             path=os.environ.get("PATH", os.defpath),
             prompt="prompt",
@@ -222,28 +299,45 @@ def _version(adapter: adapters.Adapter, program: str) -> str | None:
     return shown(words[0], 30) if said.exit_code == 0 and words else None
 
 
-def _team(order: Order, config: Config) -> tuple[int, tuple[str, ...]]:
+def _read_team(text: str, option: str, example: str) -> tuple[tuple[str, int], ...]:
+    try:
+        return read_team(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}", hint=f"swarm run {option} {example}") from error
+
+
+def _seats(
+    order: Order, config: Config, crew: Sequence[adapters.Adapter], *, is_team: bool
+) -> tuple[Seat, ...]:
+    """Who works in each slot, in order; roles go to the first slots."""
     team = config.run.roles or ()
     if order.roles is not None:
-        try:
-            team = read_team(order.roles)
-        except ValueError as error:
-            raise UsageError(
-                f"--roles: {error}", hint="swarm run --roles build:3,review:1"
-            ) from error
-    roles = tuple(name for name, count in team for _ in range(count))
+        team = _read_team(order.roles, "--roles", "build:3,review:1")
+    roles = [name for name, count in team for _ in range(count)]
     if PERSON in roles:
         raise UsageError(
             f"no slot can have the role {PERSON}: its tasks are claimed by hand",
             hint="swarm task list",
         )
-    slots = order.slots or max(len(roles), 0 if roles else config.run.slots)
+    if is_team:
+        slots = len(crew)
+        if order.slots not in (None, slots):
+            raise UsageError(
+                f"the team has {plural(slots, 'slot')}, -n says {order.slots}",
+                hint="leave -n away, or change the counts in --agents",
+            )
+    else:
+        slots = order.slots or max(len(roles), 0 if roles else config.run.slots)
+        crew = list(crew) * slots
+    if slots > MAX_SLOTS:
+        raise UsageError(f"{slots} slots are too many", hint=f"at most {MAX_SLOTS}")
     if len(roles) > slots:
         raise UsageError(
             f"{plural(len(roles), 'slot')} have a role, but there are only {slots}",
             hint=f"-n {len(roles)}, or fewer in --roles",
         )
-    return slots, roles
+    roles += [""] * (slots - len(roles))
+    return tuple(_seat(order, one, role) for one, role in zip(crew, roles, strict=True))
 
 
 def _read_template(work: Workspace) -> str | None:
@@ -308,26 +402,35 @@ def plan_lines(work: Workspace, ready: Ready, taken: Taken) -> list[str]:
 
 
 def agent_lines(ready: Ready) -> list[str]:
-    """Which program, with whose rights, and what it may do without asking."""
-    adapter = ready.adapter
+    """Which programs, with whose rights, and what they may do without asking."""
+    counts = Counter(seat.adapter.name for seat in ready.seats)
+    lines = []
+    for agent in ready.agents:
+        name = agent.adapter.name
+        count = counts[name]
+        is_mixed = len(ready.agents) > 1
+        slots = plural(count, "slot") if count else "when another is limited or not logged in"
+        lines += _agent_lines(agent, ready.order, slots if is_mixed else "")
+    return [f"agent     {line}" if line[0] != " " else line for line in lines]
+
+
+def _agent_lines(agent: Agent, order: Order, slots: str) -> list[str]:
+    adapter = agent.adapter
     who = adapter.name
     if adapter.program is None:
-        who += f" {shown(shlex.join([Path(ready.argv[0]).name, *ready.order.command[1:]]))}"
-    if ready.version:
-        who += f" {ready.version}"
-    lines = [f"agent     {who}; each runs as you, in its own worktree"]
-    words = [w for w in adapter.permission.bypass or () if w in ready.argv]
-    limited = [w for w in adapter.permission.limited or () if w in ready.argv]
+        who += f" {shown(shlex.join([Path(agent.argv[0]).name, *order.command[1:]]))}"
+    if agent.version:
+        who += f" {agent.version}"
+    who += f" ({slots})" if slots else ""
+    line = f"{who}; each runs as you, in its own worktree"
+    words = [w for w in adapter.permission.bypass or () if w in agent.argv]
+    limited = [w for w in adapter.permission.limited or () if w in agent.argv]
     if words:
-        lines[0] += ", without asking"
-        lines.append(
-            f"          ({shlex.join(words)}); sandbox none: it can read what you can read"
-        )
-    elif limited:
-        lines.append(f"          (limited: {shlex.join(limited)}); no other sandbox")
-    else:
-        lines.append("          sandbox none: it can read and write what you can")
-    return lines
+        note = f"({shlex.join(words)}); sandbox none: it can read what you can read"
+        return [f"{line}, without asking", f"          {note}"]
+    if limited:
+        return [line, f"          (limited: {shlex.join(limited)}); no other sandbox"]
+    return [line, "          sandbox none: it can read and write what you can"]
 
 
 def limits_line(config: Config) -> str:
@@ -335,9 +438,24 @@ def limits_line(config: Config) -> str:
     limits = config.limits
     attempt = short(limits.attempt) if limits.attempt else "no time limit"
     silence = f" and {short(limits.silence)} of silence" if limits.silence else ""
+    more = [
+        f"{value}{word}"
+        for value, word in ((limits.turns, " turns"), (limits.tokens, " tokens"))
+        if value is not None
+    ]
+    each = ", ".join([attempt + silence, *more])
     strikes = plural(limits.strikes, "strike")
-    cost = f"${limits.cost_usd:g} an attempt" if limits.cost_usd is not None else "no limit"
-    return f"limits    {attempt}{silence} per attempt, {strikes} per task; cost: {cost}"
+    costs = [
+        f"${value:g} {scope}"
+        for value, scope in (
+            (limits.cost_usd, "an attempt"),
+            (limits.task_cost_usd, "a task"),
+            (limits.run_cost_usd, "the run"),
+        )
+        if value is not None
+    ]
+    cost = ", ".join(costs) or "no limit (--max-cost 20)"
+    return f"limits    {each} per attempt, {strikes} per task; cost: {cost}"
 
 
 def notes(work: Workspace, ready: Ready, taken: Taken) -> list[str]:

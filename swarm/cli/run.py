@@ -7,6 +7,7 @@ a run, no process of it is left and its work is kept.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 from collections.abc import Callable
@@ -15,8 +16,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from swarm.adopt import bring_in
+from swarm.breaker import Breaker
 from swarm.cli.live import Follower, Screen, Signals, Stopped, screen, stopped_lines
 from swarm.cli.pipe import outlive_readers
 from swarm.cli.ready import Order, Ready, agent_lines, limits_line, notes, plan_lines, prepare
@@ -26,7 +29,7 @@ from swarm.ids import new_nonce, span_text
 from swarm.judge import CannotJudge, Green
 from swarm.ledger.store import Ledger, Logged
 from swarm.ledger.view import State
-from swarm.loop import Setting
+from swarm.loop import Idle, Setting
 from swarm.output import ago, plural, standing_lines
 from swarm.overview import Standing, stand
 from swarm.plumbing import checkout as user
@@ -46,6 +49,9 @@ SLOW_CHECK = timedelta(seconds=2)  # from here on a pipe is told that a check ru
 @click.command(context_settings={"ignore_unknown_options": False})
 @click.option("-n", "slots", type=click.IntRange(1, 64), help="Agents at once.")
 @click.option("--agent", help="The adapter: claude, codex, command, scripted, or your own.")
+@click.option("--agents", help="A mixed team: claude:3,codex:2.")
+@click.option("--fallback", help="For slots whose own agent is limited or not logged in.")
+@click.option("--max-cost", type=click.FloatRange(0, min_open=True), help="USD for the whole run.")
 @click.option("--model", help="Passed on to the agent.")
 @click.option("--roles", help="What slots may take: build:3,review:1. Others take everything.")
 @click.option("--allow-red", is_flag=True, help="Start although the target's own checks fail.")
@@ -54,6 +60,9 @@ SLOW_CHECK = timedelta(seconds=2)  # from here on a pipe is told that a check ru
 def run(
     slots: int | None,
     agent: str | None,
+    agents: str | None,
+    fallback: str | None,
+    max_cost: float | None,
     model: str | None,
     roles: str | None,
     allow_red: bool,
@@ -61,8 +70,21 @@ def run(
     command: tuple[str, ...],
 ) -> int:
     """Run agents until nothing left can move: swarm run -n 4 --agent claude, or -- ./my-agent.sh"""
-    order = Order(slots, agent, model, roles, allow_red, keep_going, command)
+    order = Order(
+        slots=slots,
+        agent=agent,
+        agents=agents,
+        fallback=fallback,
+        model=model,
+        roles=roles,
+        allow_red=allow_red,
+        keep_going=keep_going,
+        command=command,
+    )
     with opened() as work, Signals() as signals:
+        if max_cost is not None:
+            limits = replace(work.config.limits, run_cost_usd=max_cost)
+            work = dataclasses.replace(work, config=replace(work.config, limits=limits))
         return int(execute(work, order, screen(), signals))
 
 
@@ -130,8 +152,6 @@ def launch(
         checkout=work.checkout,
         run=name,
         runner=runner,
-        adapter=ready.adapter,
-        argv_extra=ready.order.command,
         typed_in=Path.cwd(),
         rules=work.rules,
         bounds=work.bounds,
@@ -140,15 +160,17 @@ def launch(
         user_excludes=user.user_excludes(work.checkout),
         template=ready.template,
         late_edits=LateEdits(ledger, ready.drafts),
-        model=ready.order.model,
+        fallback=ready.fallback,
     )
     gate = Gate.of(work, runner)
+    limits = config.limits
+    breaker = Breaker(work.layout.limits, limits.backoff, limits.backoff_max)
     supervisor = Supervisor(
         setting,
         gate,
-        ready.slots,
-        roles=ready.roles,
+        ready.seats,
         keep_going=ready.order.keep_going or config.run.keep_going,
+        idle=Idle(breaker=breaker),
     )
     old = ledger.hub.tip(config.target)
     ended_before = {row.id for row in ledger.index.rows(ledger.view(), State.CANCELLED)}

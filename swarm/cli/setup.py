@@ -14,7 +14,6 @@ from pathlib import Path
 
 import click
 
-from swarm import adapter as adapters
 from swarm.adopt import (
     REMOTE,
     Made,
@@ -29,6 +28,7 @@ from swarm.errors import Exit
 from swarm.judge import Green
 from swarm.leave import unmake
 from swarm.plumbing import checkout as user
+from swarm.probe import found_on_path
 from swarm.workspace import Workspace, opened
 
 MOST_LANDED = 30  # commits named by `pull`; then a count
@@ -98,7 +98,7 @@ class _Watch:
 
 
 def _next_lines(made: Made) -> list[str]:
-    found = adapters.found_on_path(os.environ.get("PATH", os.defpath))
+    found = found_on_path(os.environ.get("PATH", os.defpath))
     if not made.config.checks:
         return [
             f"next      name your test command in {FILE}, and again: swarm init",

@@ -71,7 +71,7 @@ KINDS: dict[str, Kind] = {
     "paused": _kind("gate stays", "gate.json"),
     "resumed": _kind("gate stays", "gate.json"),
     "run-started": _kind("-> running", "runs"),
-    "charged": _kind("running stays", "runs"),
+    "charged": _kind("stays", "runs attempts"),
     "run-ended": _kind("running -> ended", "runs"),
 }
 

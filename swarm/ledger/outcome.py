@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from swarm.ledger.records import Attempts, Last, Outcome, Parked, ParkedReason, Strike
+from swarm.ledger.spending import NO_CAPS, Caps, find_exhausted, spent_on
 
 
 class Start(enum.Enum):
@@ -41,6 +42,8 @@ RULES: dict[Outcome, Rule] = {
     "conflict": Rule(False, Start.REMERGE, is_conflict=True, is_sent_back=True),
     "check_timed_out": Rule(True, Start.REMERGE, is_sent_back=True),
     "agent_failed": Rule(True, Start.CONTINUE),
+    "over_limit": Rule(True, Start.CONTINUE),
+    "over_budget": Rule(False, Start.CONTINUE),
     "timed_out": Rule(True, Start.CONTINUE),
     "silent": Rule(True, Start.CONTINUE),
     "no_work": Rule(True, Start.FRESH),
@@ -63,6 +66,8 @@ SAYS: dict[Outcome, str] = {
     "conflict": "conflict",
     "check_timed_out": "check timed out",
     "agent_failed": "agent failed",
+    "over_limit": "over its limit",
+    "over_budget": "the run's budget is used up",
     "timed_out": "timed out",
     "silent": "silent",
     "no_work": "no work",
@@ -86,6 +91,7 @@ class Bounds:
     strikes: int = 3
     conflicts: int = 5
     expiries: int = 3  # in a row
+    task: Caps = NO_CAPS  # what all attempts of a task may use
     backoff: timedelta = timedelta(seconds=10)  # doubles per strike
     backoff_max: timedelta = timedelta(minutes=10)
 
@@ -154,6 +160,9 @@ def _bound(after: Attempts, bounds: Bounds, last: Last) -> tuple[ParkedReason | 
         return "strikes", _strikes_say(after.strikes, last)
     if RULES[last.outcome].is_conflict and after.conflicts >= bounds.conflicts:
         return "conflicts", f"{after.conflicts} conflicts: {last.message}"
+    why = find_exhausted(spent_on(after), bounds.task)
+    if why is not None:
+        return "budget", f"its budget is used up: {why}"
     if last.outcome == "expired" and after.expiries >= bounds.expiries:
         return "expiries", f"{after.expiries} claims in a row gave no sign of life"
     return None, ""

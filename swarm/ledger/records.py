@@ -38,6 +38,8 @@ Outcome = Literal[
     "conflict",  # textual
     "check_timed_out",  # slow where the base is fast
     "agent_failed",  # exit, crash or signal
+    "over_limit",  # turns, tokens or cost of the attempt or of its task
+    "over_budget",  # of the run, whose limits end what works
     "timed_out",  # the attempt's own wall time
     "silent",  # no sign of work
     "no_work",  # nothing that the target lacks
@@ -53,7 +55,9 @@ Outcome = Literal[
     "cancelled",
 ]
 
-ParkedReason = Literal["strikes", "conflicts", "expiries", "asked", "not_retryable", "lost"]
+ParkedReason = Literal[
+    "strikes", "conflicts", "expiries", "budget", "asked", "not_retryable", "lost"
+]
 VerdictValue = Literal["passed", "failed", "flaky", "timed_out", "could_not_run"]
 
 
@@ -180,6 +184,38 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     question: str | None = None  # of that attempt, which it answers
 
 
+class Usage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an agent says that it used; None: it did not say."""
+
+    cost_usd: float | None = None
+    is_priced: bool = False  # the cost is tokens times the adapter's price; else the agent's word
+    tokens_input: int | None = None  # all of them, those from a cache too
+    tokens_cached: int | None = None  # the part that came from a cache
+    tokens_output: int | None = None
+    turns: int | None = None
+
+    @property
+    def tokens(self) -> int | None:
+        """Input and output together; None when either is not known."""
+        if self.tokens_input is None or self.tokens_output is None:
+            return None
+        return self.tokens_input + self.tokens_output
+
+
+class Charge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one attempt used, written once, when its agent has ended."""
+
+    token: int
+    run: str
+    adapter: str
+    slot: str
+    seconds: float  # from the agent's start to its end
+    usage: Usage
+    session: str | None = None  # the agent's own, by which it can be gone on with
+    said: dict[str, float] = {}  # figures as the session said them last, from its own start
+    at: datetime
+
+
 class Attempts(Record, frozen=True, kw_only=True):
     """`attempts/<ab>/<task>.json`: from the first claim on, never deleted."""
 
@@ -196,6 +232,8 @@ class Attempts(Record, frozen=True, kw_only=True):
     last: Last | None = None
     sent_back: Last | None = None  # the last time its change was, when `last` is another end
     told: list[Told] = []  # oldest first; until it has landed
+    charges: list[Charge] = []  # one for each attempt whose agent was started; oldest first
+    budget_from: int = 0  # `[limits] task_*` count attempts after this one: a person reopened it
 
 
 class Done(Record, frozen=True, kw_only=True):
@@ -336,11 +374,14 @@ class Run(Record, frozen=True, kw_only=True):
     state: Literal["running", "draining", "ended"]
     ended_at: datetime | None = None
     why: str = ""  # why it ended
-    limits: dict[str, float] = {}
-    reserved_usd: float | None = None
-    spent_usd: float | None = None
-    attempts: int = 0
-    attempts_unknown: int = 0  # attempts whose cost is not known
+    limits: dict[str, float] = {}  # those of `[limits] run_*` that are set
+    reserved: dict[str, float] = {}  # task -> USD that its live attempt may cost
+    spent_usd: float | None = None  # None: no attempt said
+    assumed_usd: float = 0.0  # attempts that did not say may have cost: what was reserved for each
+    spent_tokens: int | None = None  # the same
+    attempts: int = 0  # that were charged
+    attempts_unknown: int = 0  # of these: their cost is not known
+    attempts_mute: int = 0  # of these: their tokens are not known
 
 
 class Push(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
