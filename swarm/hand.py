@@ -433,7 +433,8 @@ def ask(
         raise UsageError(f"no attempt is under way in slot {stand.slot}", hint="swarm status")
     mine = _mine(stand.occupant)
     if not stand.is_hand:
-        setting = Sweep(work.layout, work.rules, work.bounds, work.config.limits.grace)
+        grace = work.config.limits.grace
+        setting = Sweep(work.layout, work.rules, work.bounds, grace, work.checkout)
         return steer.ask(work.ledger, setting, mine, question)
     asked = request.Question(nonce=mine.nonce, by=mine.agent, text=plain(question))
     return _end_by_hand(work, stand, request.Wanted(question=asked).ending, by, mine.task)

@@ -27,6 +27,7 @@ from swarm.ledger.records import Attempts, Task
 from swarm.ledger.view import View
 from swarm.revert import find_undone
 from swarm.slot import Slot
+from swarm.transcript import REPORT, STDERR, TRANSCRIPT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,8 @@ class Launch:
 
     @property
     def report(self) -> Path:
-        return report_of(self.folder)
+        """Where the program can write what it used."""
+        return self.folder / REPORT
 
     @property
     def commands(self) -> Path:
@@ -76,11 +78,11 @@ class Launch:
 
     @property
     def transcript(self) -> Path:
-        return self.folder / "transcript.jsonl"
+        return self.folder / TRANSCRIPT
 
     @property
     def stderr(self) -> Path:
-        return self.folder / "stderr.log"
+        return self.folder / STDERR
 
 
 def start(launch: Launch) -> process.Child:
@@ -194,13 +196,6 @@ def _environment(launch: Launch) -> dict[str, str]:
         home=launch.home,
         commands=launch.commands,
     )
-
-
-def report_of(folder: Path) -> Path:
-    """Where an attempt's program can write what it used: alone in a folder, all that it may write
-    of the attempt's own.
-    """
-    return folder / "report" / "usage.json"
 
 
 def can_resume(adapter: adapters.Adapter) -> bool:

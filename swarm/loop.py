@@ -72,7 +72,7 @@ from swarm.pulse import Pulse
 from swarm.reconcile import rescue_leftovers
 from swarm.slot import Occupant, Slot
 from swarm.task import LateEdits
-from swarm.transcript import Transcript
+from swarm.transcript import STDERR, TRANSCRIPT, Transcript, of_attempt
 
 Stage = Literal["idle", "setup", "working", "ended"]
 IDLE_SECONDS = 1.0
@@ -511,15 +511,12 @@ class Loop:
         if attempt.is_fresh or session is None or not self._can_go_on(attempt, session):
             session = None
         attempt.resumed = session
-        launched = self._launch(attempt, view)
-        attempt.child = launch.start(launched)
+        attempt.child = launch.start(self._launch(attempt, view))
         now = time.monotonic()
         attempt.began = attempt.began or now
         attempt.next_beat = now + attempt.claimed.lock.lease_seconds / 3
         adapter = attempt.seat.adapter
-        attempt.transcript = Transcript(
-            adapter, launched.transcript, launched.stderr, launched.report
-        )
+        attempt.transcript = of_attempt(adapter, attempt.folder)
         attempt.pulse = Pulse(
             attempt.child,
             self.slot.tree,
@@ -854,8 +851,8 @@ class Loop:
                 outcome,
                 message,
                 captured.malformed
-                or _tail(attempt.folder / "stderr.log")
-                or _tail(attempt.folder / "transcript.jsonl"),
+                or _tail(attempt.folder / STDERR)
+                or _tail(attempt.folder / TRANSCRIPT),
                 ended.exit_code,
                 captured.unresolved,
                 saved.work,

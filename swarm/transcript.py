@@ -30,6 +30,9 @@ READ = 1 << 20  # bytes of one look: an agent that floods its output holds nobod
 MAX_TEXT = 2000  # characters that an event carries of what was said
 MAX_REPORT = 16 << 20  # bytes
 MAX_WAIT = timedelta(days=8)  # a provider's longest limit is a week
+TRANSCRIPT = "transcript.jsonl"  # in an attempt's folder: what its agent printed
+STDERR = "stderr.log"
+REPORT = "report/usage.json"  # alone in a folder: all of it that the agent itself may write
 _FIGURES = ("cost_usd", "tokens_input", "tokens_cached", "tokens_output", "turns")
 _SUFFIX = {"k": 1_000, "K": 1_000, "m": 1_000_000, "M": 1_000_000}
 
@@ -325,6 +328,11 @@ class Transcript:
             if place.in_ == "report":
                 self._figures.pop(name, None)
         self._hear_event("report", event, data, found, now)
+
+
+def of_attempt(adapter: Adapter, folder: Path) -> Transcript:
+    """The transcript that an attempt's folder holds, or will hold."""
+    return Transcript(adapter, folder / TRANSCRIPT, folder / STDERR, folder / REPORT)
 
 
 def judge(

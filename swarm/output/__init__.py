@@ -4,6 +4,7 @@ Enters: records and events. Leaves: lines of at most 100 columns.
 Guards: text of tasks, agents and repositories never reaches a terminal as control characters.
 """
 
+from swarm.output.costs import cost_text, render_costs, tokens_text
 from swarm.output.diff import compared_lines, conflicted_lines, diff_lines
 from swarm.output.events import QUIET, event_line, log_foot, word_of
 from swarm.output.lists import merged_text, render_claims, render_queue, render_tasks
@@ -31,6 +32,7 @@ __all__ = [
     "columns",
     "compared_lines",
     "conflicted_lines",
+    "cost_text",
     "cut",
     "diff_lines",
     "event_line",
@@ -38,6 +40,7 @@ __all__ = [
     "merged_text",
     "plural",
     "render_claims",
+    "render_costs",
     "render_queue",
     "render_status",
     "render_story",
@@ -45,5 +48,6 @@ __all__ = [
     "since_text",
     "size_text",
     "standing_lines",
+    "tokens_text",
     "word_of",
 ]

@@ -7,6 +7,7 @@ is None, never 0.
 
 from swarm.overview.attempts import AttemptLine, CheckLine, attempt_folder
 from swarm.overview.claims import Claims, claims
+from swarm.overview.costs import CostLine, Costs, Sum, UsageLine, costs
 from swarm.overview.diff import Compared, Conflicted, compare, compare_merged, diff
 from swarm.overview.disk import Disk, measure_disk
 from swarm.overview.events import event_json
@@ -20,6 +21,7 @@ from swarm.overview.standing import SHOWN, Standing, shown_state, stand
 from swarm.overview.status import (
     Cost,
     Counts,
+    Limited,
     QueueLine,
     RunNow,
     Status,
@@ -40,9 +42,12 @@ __all__ = [
     "Compared",
     "Conflicted",
     "Cost",
+    "CostLine",
+    "Costs",
     "Counts",
     "Disk",
     "GateNow",
+    "Limited",
     "Live",
     "LiveCheck",
     "LiveSlot",
@@ -58,16 +63,19 @@ __all__ = [
     "Standing",
     "Status",
     "Story",
+    "Sum",
     "Target",
     "TargetVerdict",
     "TaskLine",
     "Tasks",
     "UpstreamNow",
+    "UsageLine",
     "Waiting",
     "attempt_folder",
     "claims",
     "compare",
     "compare_merged",
+    "costs",
     "diff",
     "event_json",
     "find_task",
