@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from swarm import adapter as adapters
-from swarm import environment, process, prompt
+from swarm import environment, process, prompt, sandbox
 from swarm.config import Config
 from swarm.layout import Layout
 from swarm.ledger import records
@@ -88,11 +88,13 @@ def start(launch: Launch) -> process.Child:
     if launch.question_folder is not None:
         launch.question_folder.mkdir(parents=True, exist_ok=True)
     limits = launch.config.limits
+    argv, env = tuple(_words(launch)), _environment(launch)
+    box = _box(launch, argv, env)
     return process.start(
         process.Spec(
-            argv=tuple(_words(launch)),
+            argv=(*box, *argv),
             cwd=launch.slot.tree,
-            env=_environment(launch),
+            env=env,
             stdin=launch.text.encode() if launch.adapter.prompt.how == "stdin" else None,
             stdout=launch.transcript,
             stderr=launch.stderr,
@@ -102,8 +104,37 @@ def start(launch: Launch) -> process.Child:
             grace=limits.grace,
             signals=launch.adapter.stop.signals,
             record=launch.folder / "outcome.json",
+            is_boxed=bool(box),
         )
     )
+
+
+def _box(launch: Launch, argv: tuple[str, ...], env: dict[str, str]) -> tuple[str, ...]:
+    """The words of its sandbox; none without one."""
+    run, slot = launch.config.run, launch.slot
+    if run.sandbox == "none":
+        return ()
+    allowed = launch.adapter.sandbox
+    runs, share = slot.folder.parent / "runs", launch.config.worktree.share
+    asked = (launch.question_folder,) if launch.question_folder is not None else ()
+    # A private HOME is all of a home that it sees.
+    own = {k: v for k, v in launch.environ.items() if k != "HOME" or launch.home is None}
+    facts = sandbox.facts(
+        slot=sandbox.SlotPlaces(slot.tree, slot.repo, slot.record, slot.hub.path),
+        checkout=launch.checkout,
+        read=(
+            *(launch.checkout / name for name in ("swarm.toml", ".swarm", *share)),
+            *(launch.folder, *runs.glob("*.alive")),
+            *sandbox.named_files(argv),
+            *sandbox.expanded((*allowed.read, *run.visible), own),
+        ),
+        write=(*asked, *sandbox.expanded((*allowed.write, *run.writable), own)),
+        env=env,
+        tmpdir=launch.tmpdir,
+        home=launch.home,
+        network=run.network,
+    )
+    return sandbox.words(sandbox.find(env.get("PATH", os.defpath), run.network), facts)
 
 
 def _put_command(folder: Path) -> None:

@@ -43,6 +43,7 @@ LAYERS = [
     "environment",
     "shim",
     "process",
+    "sandbox",
     "slot",
     "strays",
     "change",

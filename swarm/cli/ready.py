@@ -119,7 +119,6 @@ def refuse_unsupported(config: Config) -> None:
         UsageError: a setting whose promise this version cannot keep.
     """
     for is_set, key, cure in (
-        (config.run.sandbox != "none", 'sandbox = "bwrap"', 'sandbox = "none": with your rights'),
         (config.run.agents is not None, "[run] agents", 'agent = "claude": one for all slots'),
         (config.gate.style == "rebase", '[gate] style = "rebase"', 'style = "merge", or "squash"'),
     ):  # fmt: skip
