@@ -24,6 +24,7 @@ from swarm.ledger import records
 from swarm.ledger.outcome import question_of
 from swarm.ledger.records import Attempts, Task
 from swarm.ledger.view import View
+from swarm.liveness import alive_path
 from swarm.revert import find_undone
 from swarm.slot import Slot
 
@@ -124,7 +125,7 @@ def _box(launch: Launch, argv: tuple[str, ...], env: dict[str, str]) -> tuple[st
         checkout=launch.checkout,
         read=(
             *(launch.checkout / name for name in ("swarm.toml", ".swarm", *share)),
-            *(launch.folder, *runs.glob("*.alive")),
+            *(launch.folder, alive_path(runs, launch.mark.partition(".")[0])),
             *sandbox.named_files(argv),
             *sandbox.expanded((*allowed.read, *run.visible), own),
         ),

@@ -18,7 +18,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from swarm import agents, hooks, process
+import swarm.agents
+import swarm.hooks
+from swarm import process
 from swarm.errors import Exit, SwarmError
 
 Network = Literal["open", "none"]
@@ -118,19 +120,19 @@ def _mounts(facts: Facts) -> list[Mount]:
     def want(path: Path, how: Literal["read", "write", "hide"], source: str = "") -> None:
         wanted.append((path, Mount(path, how, source)))
 
-    for folder in ("/tmp", "/var/tmp"):  # noqa: S108
+    for folder in ("/tmp", "/var/tmp"):
         want(Path(folder), "write", str(facts.tmpdir))
-    for path in _SYSTEM:
-        want(Path(path), "read")
+    for name in _SYSTEM:
+        want(Path(name), "read")
     if facts.home is not None:
         at, shown = facts.home
         want(at, "write", str(shown))
-    for place in facts.hidden:
-        want(place, "hide")
-    for place in facts.read:
-        want(place, "read")
-    for place in (*facts.write, facts.tmpdir):
-        want(place, "write")
+    for path in facts.hidden:
+        want(path, "hide")
+    for path in facts.read:
+        want(path, "read")
+    for path in (*facts.write, facts.tmpdir):
+        want(path, "write")
     if facts.network == "open":
         want(Path(_ALSO_FOR_NETWORK), "read")
 
@@ -147,7 +149,9 @@ def _mounts(facts: Facts) -> list[Mount]:
             continue
         links |= {link.at: link for link in on_the_way}
         found[real] = mount._replace(at=real)  # a later one wins, as `write` over `read`
-    found |= {path: link for path, link in links.items() if not _is_shown(path, found, "read", "write")}
+    found |= {
+        path: link for path, link in links.items() if not _is_shown(path, found, "read", "write")
+    }
     for closed in _closed(Path("/etc")) if os.geteuid() == 0 else ():
         found.setdefault(closed, Mount(closed, "hide" if closed.is_dir() else "cover"))
     needed = [m for m in found.values() if m.how != "read" or not _is_shown(m.at, found, "read")]
@@ -269,7 +273,7 @@ def facts(
 def own_code() -> tuple[Path, ...]:
     """What `swarm`, typed by an agent, is: the interpreter's folders and its packages."""
     places = [Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable)]
-    for package in (process, agents, hooks):
+    for package in (process, swarm.agents, swarm.hooks):
         if package.__file__ is not None:
             places.append(Path(package.__file__).parent)
     user = site.getusersitepackages()
@@ -309,7 +313,7 @@ def is_below_system(path: Path) -> bool:
 
 
 def expanded(entries: Iterable[str], environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Paths as people write them: `~/...`, `$NAME/...` or absolute. What has no value is left out."""
+    """Paths as people write them: `~/...`, `$NAME/...` or absolute; without what has no value."""
     found = []
     for entry in entries:
         first, slash, rest = entry.partition("/")
