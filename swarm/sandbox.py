@@ -7,6 +7,7 @@ Guards: what is not listed is not there; nothing is run unconfined because it co
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import shutil
 import site
@@ -18,8 +19,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import swarm.agents
-import swarm.hooks
 from swarm import process
 from swarm.errors import Exit, SwarmError
 
@@ -273,9 +272,9 @@ def facts(
 def own_code() -> tuple[Path, ...]:
     """What `swarm`, typed by an agent, is: the interpreter's folders and its packages."""
     places = [Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable)]
-    for package in (process, swarm.agents, swarm.hooks):
-        if package.__file__ is not None:
-            places.append(Path(package.__file__).parent)
+    for name in ("swarm", "swarm.agents", "swarm.hooks"):
+        spec = importlib.util.find_spec(name)
+        places += map(Path, (spec and spec.submodule_search_locations) or ())
     user = site.getusersitepackages()
     if user in sys.path:
         places.append(Path(user))
