@@ -89,53 +89,43 @@ def start(launch: Launch) -> process.Child:
     if launch.question_folder is not None:
         launch.question_folder.mkdir(parents=True, exist_ok=True)
     limits = launch.config.limits
-    argv, env = tuple(_words(launch)), _environment(launch)
-    box = _box(launch, argv, env)
-    return process.start(
-        process.Spec(
-            argv=(*box, *argv),
-            cwd=launch.slot.tree,
-            env=env,
-            stdin=launch.text.encode() if launch.adapter.prompt.how == "stdin" else None,
-            stdout=launch.transcript,
-            stderr=launch.stderr,
-            output_cap=limits.output,
-            mark=launch.mark,
-            time_limit=launch.time_limit,
-            grace=limits.grace,
-            signals=launch.adapter.stop.signals,
-            record=launch.folder / "outcome.json",
-            is_boxed=bool(box),
-        )
+    spec = process.Spec(
+        argv=tuple(_words(launch)),
+        cwd=launch.slot.tree,
+        env=_environment(launch),
+        stdin=launch.text.encode() if launch.adapter.prompt.how == "stdin" else None,
+        stdout=launch.transcript,
+        stderr=launch.stderr,
+        output_cap=limits.output,
+        mark=launch.mark,
+        time_limit=launch.time_limit,
+        grace=limits.grace,
+        signals=launch.adapter.stop.signals,
+        record=launch.folder / "outcome.json",
     )
+    return process.start(_confined(launch, spec))
 
 
-def _box(launch: Launch, argv: tuple[str, ...], env: dict[str, str]) -> tuple[str, ...]:
-    """The words of its sandbox; none without one."""
-    run, slot = launch.config.run, launch.slot
-    if run.sandbox == "none":
-        return ()
-    allowed = launch.adapter.sandbox
-    runs, share = slot.folder.parent / "runs", launch.config.worktree.share
-    asked = (launch.question_folder,) if launch.question_folder is not None else ()
-    # A private HOME is all of a home that it sees.
+def _confined(launch: Launch, spec: process.Spec) -> process.Spec:
+    """With what `swarm`, typed by the agent, reads and writes, and what its adapter names."""
+    allowed, asked = launch.adapter.sandbox, launch.question_folder
+    runs, runner = launch.slot.folder.parent / "runs", launch.mark.partition(".")[0]
     own = {k: v for k, v in launch.environ.items() if k != "HOME" or launch.home is None}
-    facts = sandbox.facts(
-        slot=sandbox.SlotPlaces(slot.tree, slot.repo, slot.record, slot.hub.path),
-        checkout=launch.checkout,
-        read=(
-            *(launch.checkout / name for name in ("swarm.toml", ".swarm", *share)),
-            *(launch.folder, alive_path(runs, launch.mark.partition(".")[0])),
-            *sandbox.named_files(argv),
-            *sandbox.expanded((*allowed.read, *run.visible), own),
-        ),
-        write=(*asked, *sandbox.expanded((*allowed.write, *run.writable), own)),
-        env=env,
+    return sandbox.confine(
+        spec,
+        launch.config,
+        launch.slot.places,
+        launch.checkout,
+        environ=launch.environ,
         tmpdir=launch.tmpdir,
         home=launch.home,
-        network=run.network,
+        read=(
+            *(launch.checkout / "swarm.toml", launch.checkout / ".swarm"),
+            *(launch.folder, alive_path(runs, runner)),
+            *sandbox.expanded(allowed.read, own),
+        ),
+        write=(*((asked,) if asked else ()), *sandbox.expanded(allowed.write, own)),
     )
-    return sandbox.words(sandbox.find(env.get("PATH", os.defpath), run.network), facts)
 
 
 def _put_command(folder: Path) -> None:

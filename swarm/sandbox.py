@@ -14,13 +14,14 @@ import site
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from swarm import process
-from swarm.errors import Exit, SwarmError
+from swarm.config import Config
+from swarm.errors import Exit, SwarmError, UsageError
 
 Network = Literal["open", "none"]
 
@@ -230,40 +231,61 @@ class SlotPlaces(NamedTuple):
     hub: Path
 
 
-def facts(
-    *,
+def confine(
+    spec: process.Spec,
+    config: Config,
     slot: SlotPlaces,
     checkout: Path,
-    read: Sequence[Path],
-    write: Sequence[Path],
-    env: Mapping[str, str],
+    *,
+    environ: Mapping[str, str],
     tmpdir: Path,
-    home: Path | None,
-    network: Network,
-) -> Facts:
-    """The policy: its slot is the program's, the hub is there to read, and nothing else of the
-    state folder, the checkout and the user's home is there at all.
+    home: Path | None = None,
+    read: Sequence[Path] = (),
+    write: Sequence[Path] = (),
+) -> process.Spec:
+    """What is to run in a slot, in the sandbox that the configuration wants; without one as it is.
+
+    Its slot is the program's, the hub is there to read, and nothing else of the state folder, the
+    checkout and the user's home is there, but for what is named.
 
     Args:
-        read, write: what else; `write` is stronger.
-        env: its environment.
-        home: a HOME that is kept between attempts. None: an empty one for this attempt.
+        environ: the runner's own: where bwrap is looked for, and what `~` means.
+        tmpdir: private to it; an empty HOME is made in it.
+        home: a HOME that is kept, instead of that one.
+        read, write: what else.
+
+    Raises:
+        SandboxUnusable: see `find`.
     """
-    named = Path(env.get("HOME") or "/")
-    kept = (home,) if home is not None else ()
+    run = config.run
+    if run.sandbox == "none":
+        return spec
+    bwrap = find(environ.get("PATH", os.defpath), run.network)
+    own = {name: value for name, value in environ.items() if name != "HOME" or home is None}
+    named = Path(spec.env.get("HOME") or "/")
     shown = None
     if home is None and named.is_absolute() and not is_below_system(named):
         shown = tmpdir / ".home"
         shown.mkdir(mode=0o700, exist_ok=True)
-    return Facts(
-        cwd=slot.tree,
+    facts = Facts(
+        cwd=spec.cwd,
         hidden=(slot.tree.parent.parent, checkout),
-        read=(slot.hub, slot.record, *own_code(), *tools(env, named), *read),
-        write=(slot.tree, slot.repo, *kept, *write),
+        read=(
+            *(slot.hub, slot.record, *own_code(), *tools(spec.env, named), *read),
+            *(checkout / name for name in config.worktree.share),
+            *named_files(spec.argv),
+            *expanded(run.visible, own),
+        ),
+        write=(
+            *(slot.tree, slot.repo, *write),
+            *((home,) if home is not None else ()),
+            *expanded(run.writable, own),
+        ),
         tmpdir=tmpdir,
         home=(named, shown) if shown is not None else None,
-        network=network,
+        network=run.network,
     )
+    return replace(spec, argv=(*words(bwrap, facts), *spec.argv), is_boxed=True)
 
 
 # -- what a program needs beside its own folders ---------------------------------------------------
@@ -329,6 +351,22 @@ def expanded(entries: Iterable[str], environ: Mapping[str, str]) -> tuple[Path, 
 
 
 # -- whether it works ------------------------------------------------------------------------------
+
+
+def require(config: Config, environ: Mapping[str, str]) -> None:
+    """
+    Raises:
+        UsageError: a promise that no sandbox is there to keep.
+        SandboxUnusable: see `find`.
+    """
+    run = config.run
+    if run.sandbox == "bwrap":
+        find(environ.get("PATH", os.defpath), run.network)
+    elif run.network == "none":
+        raise UsageError(
+            'swarm.toml: network = "none" needs a sandbox; nothing was started',
+            hint='sandbox = "bwrap"',
+        )
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from swarm import adapter as adapters
-from swarm import environment, plan, process, prompt
+from swarm import environment, plan, process, prompt, sandbox
 from swarm.adopt import bring_in
 from swarm.config import Config, read_team, shown
 from swarm.errors import SwarmError, UsageError
@@ -117,7 +117,9 @@ def refuse_unsupported(config: Config) -> None:
     """
     Raises:
         UsageError: a setting whose promise this version cannot keep.
+        SandboxUnusable: nor this machine.
     """
+    sandbox.require(config, os.environ)
     for is_set, key, cure in (
         (config.run.agents is not None, "[run] agents", 'agent = "claude": one for all slots'),
         (config.gate.style == "rebase", '[gate] style = "rebase"', 'style = "merge", or "squash"'),
