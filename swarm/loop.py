@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from swarm import adapter as adapters
-from swarm import environment, faults, launch, process, request
+from swarm import environment, faults, launch, process, request, sandbox
 from swarm.change import (
     NoWork,
     Rules,
@@ -695,19 +695,26 @@ class Loop:
                 tmpdir=Path(tmpdir),
                 home=self._home(),
             )
-            child = process.start(
-                process.Spec(
-                    argv=("/bin/sh", "-c", worktree.teardown),
-                    cwd=self.slot.tree,
-                    env=env,
-                    stdout=log,
-                    output_cap=setting.config.limits.output,
-                    mark=f"{setting.runner}.{self.slot.name}.{new_nonce()[:12]}",
-                    time_limit=worktree.setup_timeout,
-                    grace=setting.config.limits.grace,
-                )
+            spec = process.Spec(
+                argv=("/bin/sh", "-c", worktree.teardown),
+                cwd=self.slot.tree,
+                env=env,
+                stdout=log,
+                output_cap=setting.config.limits.output,
+                mark=f"{setting.runner}.{self.slot.name}.{new_nonce()[:12]}",
+                time_limit=worktree.setup_timeout,
+                grace=setting.config.limits.grace,
             )
-            ended = child.wait()
+            confined = sandbox.confine(
+                spec,
+                setting.config,
+                self.slot.places,
+                setting.checkout,
+                environ=setting.environ,
+                tmpdir=Path(tmpdir),
+                home=self._home(),
+            )
+            ended = process.start(confined).wait()
         if ended is not None and ended.exit_code != 0:
             what = f"teardown failed in {self.slot.name}: {ended.how}"
             raise SwarmError(what, hint=f"less {log}")
