@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from swarm import adapter as adapters
@@ -110,7 +111,7 @@ def _confined(launch: Launch, spec: process.Spec) -> process.Spec:
     """With what `swarm`, typed by the agent, reads and writes, and what its adapter names."""
     allowed, asked = launch.adapter.sandbox, launch.question_folder
     runs, runner = launch.slot.folder.parent / "runs", launch.mark.partition(".")[0]
-    own = {k: v for k, v in launch.environ.items() if k != "HOME" or launch.home is None}
+    expanded = partial(sandbox.expanded, environ=launch.environ, has_home=launch.home is None)
     return sandbox.confine(
         spec,
         launch.config,
@@ -122,9 +123,9 @@ def _confined(launch: Launch, spec: process.Spec) -> process.Spec:
         read=(
             *(launch.checkout / "swarm.toml", launch.checkout / ".swarm"),
             *(launch.folder, alive_path(runs, runner)),
-            *sandbox.expanded(allowed.read, own),
+            *expanded(allowed.read),
         ),
-        write=(*((asked,) if asked else ()), *sandbox.expanded(allowed.write, own)),
+        write=(*((asked,) if asked else ()), *expanded(allowed.write)),
     )
 
 

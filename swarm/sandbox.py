@@ -13,6 +13,7 @@ import shutil
 import site
 import stat
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from swarm import process
-from swarm.config import Config
+from swarm.config import Config, shown
 from swarm.errors import Exit, SwarmError, UsageError
 
 Network = Literal["open", "none"]
@@ -38,7 +39,7 @@ _APART = (
     "--cap-drop", "ALL", "--new-session", "--die-with-parent",
 )  # fmt: skip
 _NO_USERNS = "--disable-userns"  # bubblewrap 0.8 and later
-_PROBE = timedelta(seconds=10)
+_PROBE = timedelta(seconds=20)
 _MOST_LINKS = 40  # on one path, as the kernel has it
 
 
@@ -125,8 +126,8 @@ def _mounts(facts: Facts) -> list[Mount]:
     for name in _SYSTEM:
         want(Path(name), "read")
     if facts.home is not None:
-        at, shown = facts.home
-        want(at, "write", str(shown))
+        at, empty = facts.home
+        want(at, "write", str(empty))
     for path in facts.hidden:
         want(path, "hide")
     for path in facts.read:
@@ -260,13 +261,12 @@ def confine(
     run = config.run
     if run.sandbox == "none":
         return spec
-    bwrap = find(environ.get("PATH", os.defpath), run.network)
-    own = {name: value for name, value in environ.items() if name != "HOME" or home is None}
+    has_home = home is None
     named = Path(spec.env.get("HOME") or "/")
-    shown = None
+    empty = None
     if home is None and named.is_absolute() and not is_below_system(named):
-        shown = tmpdir / ".home"
-        shown.mkdir(mode=0o700, exist_ok=True)
+        empty = tmpdir / ".home"
+        empty.mkdir(mode=0o700, exist_ok=True)
     facts = Facts(
         cwd=spec.cwd,
         hidden=(slot.tree.parent.parent, checkout),
@@ -274,18 +274,55 @@ def confine(
             *(slot.hub, slot.record, *own_code(), *tools(spec.env, named), *read),
             *(checkout / name for name in config.worktree.share),
             *named_files(spec.argv),
-            *expanded(run.visible, own),
+            *expanded(run.visible, environ, has_home=has_home),
         ),
         write=(
             *(slot.tree, slot.repo, *write),
             *((home,) if home is not None else ()),
-            *expanded(run.writable, own),
+            *expanded(run.writable, environ, has_home=has_home),
         ),
         tmpdir=tmpdir,
-        home=(named, shown) if shown is not None else None,
+        home=(named, empty) if empty is not None else None,
         network=run.network,
     )
+    bwrap = find(environ.get("PATH", os.defpath), run.network)
     return replace(spec, argv=(*words(bwrap, facts), *spec.argv), is_boxed=True)
+
+
+def try_program(
+    argv: tuple[str, ...],
+    config: Config,
+    hub: Path,
+    checkout: Path,
+    *,
+    environ: Mapping[str, str],
+    read: Sequence[Path] = (),
+    write: Sequence[Path] = (),
+) -> str:
+    """Run something like `claude --version` as confined as in a slot; "" when it ended well, else
+    what it complains of.
+
+    Raises:
+        SandboxUnusable: see `find`.
+    """
+    with tempfile.TemporaryDirectory(prefix="swarm-") as folder:
+        tree, tmpdir = Path(folder, "slots/s1"), Path(folder, "tmp")
+        tree.mkdir(parents=True)
+        tmpdir.mkdir()
+        spec = process.Spec(
+            argv=argv,
+            cwd=tree,
+            env={name: environ[name] for name in ("PATH", "HOME") if name in environ},
+            stdout=Path(os.devnull),
+            output_cap=0,
+            mark="",
+            grace=timedelta(0),
+        )
+        place = SlotPlaces(tree, tree.with_suffix(".git"), tree.with_suffix(".json"), hub)
+        confined = confine(
+            spec, config, place, checkout, environ=environ, tmpdir=tmpdir, read=read, write=write
+        )
+        return _complaint(process.run_quick(confined.argv, tree, spec.env, _PROBE))
 
 
 # -- what a program needs beside its own folders ---------------------------------------------------
@@ -333,18 +370,24 @@ def is_below_system(path: Path) -> bool:
     return path.parent == path or any(path.is_relative_to(folder) for folder in _SYSTEM)
 
 
-def expanded(entries: Iterable[str], environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Paths as people write them: `~/...`, `$NAME/...` or absolute; without what has no value."""
+def expanded(
+    entries: Iterable[str], environ: Mapping[str, str], *, has_home: bool = True
+) -> tuple[Path, ...]:
+    """Paths as people write them: `~/...`, `$NAME/...` or absolute; without what has no value.
+
+    `has_home`: False where a private HOME is all of a home that is seen.
+    """
     found = []
     for entry in entries:
         first, slash, rest = entry.partition("/")
+        value = first
         if first == "~":
-            first = environ.get("HOME", "")
+            value = environ.get("HOME", "") if has_home else ""
         elif first.startswith("$"):
-            first = environ.get(first[1:], "")
-        elif first:
-            continue
-        path = Path(first + slash + rest)
+            value = environ.get(first[1:], "")
+        if bool(value) != bool(first):
+            continue  # `~/x` without a home is not `/x`
+        path = Path(value + slash + rest)
         if path.is_absolute() and path.parent != path:
             found.append(path)
     return tuple(found)
@@ -401,8 +444,11 @@ def _try(program: str, apart: tuple[str, ...], network: Network) -> str:
     """What it complains of; "" when it works."""
     net = ("--unshare-net",) if network == "none" else ()
     call = (program, *apart, *net, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc")
-    said = process.run_quick((*call, "--", "/bin/true"), Path("/"), {}, _PROBE)
+    return _complaint(process.run_quick((*call, "--", "/bin/true"), Path("/"), {}, _PROBE))
+
+
+def _complaint(said: process.Quick) -> str:
     if said.exit_code == 0:
         return ""
-    text = said.stderr.decode("utf-8", "replace").strip()
-    return text.splitlines()[-1] if text else f"exit code {said.exit_code}"
+    text = (said.stderr or said.stdout).decode("utf-8", "replace").strip()
+    return shown(text.splitlines()[-1], 300) if text else f"exit code {said.exit_code}"

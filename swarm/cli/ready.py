@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from swarm import adapter as adapters
@@ -58,6 +59,7 @@ class Ready:
     drafts: tuple[plan.Draft, ...]
     template: str | None
     unenforced: tuple[str, ...]  # settings that this version accepts and does not act on
+    confined: tuple[str, ...] = ()  # what a sandbox means for the agent, in lines; none without one
 
 
 def prepare(work: Workspace, order: Order) -> Ready:
@@ -73,18 +75,20 @@ def prepare(work: Workspace, order: Order) -> Ready:
     argv = _command_line(work, order, adapter)
     slots, roles = _team(order, config)
     _try_environment(work, slots)
+    version, confined = _version(adapter, argv[0]), _confined(work, adapter, argv)
     template = _read_template(work)
     drafts = _read_plan(work, order)
     return Ready(
         order=order,
         adapter=adapter,
         argv=tuple(argv),
-        version=_version(adapter, argv[0]),
+        version=version,
         slots=slots,
         roles=roles,
         drafts=drafts,
         template=template,
         unenforced=tuple(_unenforced(config, adapter)),
+        confined=confined,
     )
 
 
@@ -110,6 +114,7 @@ def prepare_one(work: Workspace, order: Order) -> Ready:
         drafts=(),
         template=None,
         unenforced=tuple(limits),
+        confined=_confined(work, adapter, argv),
     )
 
 
@@ -223,6 +228,47 @@ def _version(adapter: adapters.Adapter, program: str) -> str | None:
     return shown(words[0], 30) if said.exit_code == 0 and words else None
 
 
+def _confined(work: Workspace, adapter: adapters.Adapter, argv: list[str]) -> tuple[str, ...]:
+    """What the sandbox means, in lines; none without one.
+
+    Raises:
+        SandboxUnusable: the program does not start in it, though it does outside.
+    """
+    run = work.config.run
+    if run.sandbox == "none":
+        return ()
+    expanded = partial(sandbox.expanded, environ=os.environ, has_home=run.home == "user")
+    read, write = adapter.sandbox.read, adapter.sandbox.write
+    if _version(adapter, argv[0]) is not None:
+        complaint = sandbox.try_program(
+            (argv[0], *(adapter.version or ())),
+            work.config,
+            work.layout.hub,
+            work.checkout,
+            environ=os.environ,
+            read=expanded(read),
+            write=expanded(write),
+        )
+        if complaint:
+            raise sandbox.SandboxUnusable(
+                f"{adapter.name} does not start in the sandbox; nothing was started",
+                why=complaint,
+                hint='visible = ["~/.nvm"] below [run] in swarm.toml, or whatever it lacks',
+            )
+    lines = [
+        f"sandbox {run.sandbox}, network {run.network}: it writes its worktree, and reads the hub",
+        "and the system; your home, your checkout and other slots are not there",
+    ]
+    for verb, entries in (
+        ("reads", (*read, *run.visible)),
+        ("writes", (*write, *run.writable)),
+    ):
+        there = [e for e in entries if any(p.exists() for p in expanded([e]))]
+        if there:
+            lines.append(f"of yours it {verb} {shown(', '.join(there), 80)}")
+    return tuple(lines)
+
+
 def _team(order: Order, config: Config) -> tuple[int, tuple[str, ...]]:
     team = config.run.roles or ()
     if order.roles is not None:
@@ -319,13 +365,18 @@ def agent_lines(ready: Ready) -> list[str]:
     lines = [f"agent     {who}; each runs as you, in its own worktree"]
     words = [w for w in adapter.permission.bypass or () if w in ready.argv]
     limited = [w for w in adapter.permission.limited or () if w in ready.argv]
+    named = ""
     if words:
         lines[0] += ", without asking"
-        lines.append(
-            f"          ({shlex.join(words)}); sandbox none: it can read what you can read"
-        )
+        named = f"({shlex.join(words)})"
     elif limited:
-        lines.append(f"          (limited: {shlex.join(limited)}); no other sandbox")
+        named = f"(limited: {shlex.join(limited)})"
+    if ready.confined:
+        lines += [f"          {line}" for line in (*((named,) if named else ()), *ready.confined)]
+    elif words:
+        lines.append(f"          {named}; sandbox none: it can read what you can read")
+    elif limited:
+        lines.append(f"          {named}; no other sandbox")
     else:
         lines.append("          sandbox none: it can read and write what you can")
     return lines
