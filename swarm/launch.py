@@ -15,16 +15,18 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from swarm import adapter as adapters
-from swarm import environment, process, prompt
+from swarm import environment, process, prompt, sandbox
 from swarm.config import Config
 from swarm.layout import Layout
 from swarm.ledger import records
 from swarm.ledger.outcome import question_of
 from swarm.ledger.records import Attempts, Task
 from swarm.ledger.view import View
+from swarm.liveness import alive_path
 from swarm.revert import find_undone
 from swarm.slot import Slot
 from swarm.transcript import REPORT, STDERR, TRANSCRIPT
@@ -101,21 +103,46 @@ def start(launch: Launch) -> process.Child:
         launch.question_folder.mkdir(parents=True, exist_ok=True)
     limits = launch.config.limits
     given = adapters.given(launch.adapter, launch.text)
-    return process.start(
-        process.Spec(
-            argv=tuple(_words(launch)),
-            cwd=launch.slot.tree,
-            env=_environment(launch),
-            stdin=given.encode() if launch.adapter.prompt.how == "stdin" else None,
-            stdout=launch.transcript,
-            stderr=launch.stderr,
-            output_cap=limits.output,
-            mark=launch.mark,
-            time_limit=launch.time_limit,
-            grace=limits.grace,
-            signals=launch.adapter.stop.signals,
-            record=launch.folder / "outcome.json",
-        )
+    spec = process.Spec(
+        argv=tuple(_words(launch)),
+        cwd=launch.slot.tree,
+        env=_environment(launch),
+        stdin=given.encode() if launch.adapter.prompt.how == "stdin" else None,
+        stdout=launch.transcript,
+        stderr=launch.stderr,
+        output_cap=limits.output,
+        mark=launch.mark,
+        time_limit=launch.time_limit,
+        grace=limits.grace,
+        signals=launch.adapter.stop.signals,
+        record=launch.folder / "outcome.json",
+    )
+    return process.start(_confined(launch, spec))
+
+
+def _confined(launch: Launch, spec: process.Spec) -> process.Spec:
+    """With what `swarm`, typed by the agent, reads and writes, and what its adapter names."""
+    allowed, asked = launch.adapter.sandbox, launch.question_folder
+    runs, runner = launch.slot.folder.parent / "runs", launch.mark.partition(".")[0]
+    expanded = partial(sandbox.expanded, environ=launch.environ, has_home=launch.home is None)
+    return sandbox.confine(
+        spec,
+        launch.config,
+        launch.slot.places,
+        launch.checkout,
+        environ=launch.environ,
+        tmpdir=launch.tmpdir,
+        home=launch.home,
+        read=(
+            *(launch.checkout / "swarm.toml", launch.checkout / ".swarm"),
+            *(launch.folder, alive_path(runs, runner)),
+            *expanded(allowed.read),
+        ),
+        write=(
+            launch.report.parent,
+            *((asked,) if asked else ()),
+            *expanded(allowed.write),
+        ),
     )
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from swarm import adapter as adapters
-from swarm import budget, environment, faults, launch, process, request
+from swarm import budget, environment, faults, launch, process, request, sandbox
 from swarm.breaker import Breaker
 from swarm.change import (
     NoWork,
@@ -258,8 +258,8 @@ class Loop:
         return self.attempt is not None or self.stage != "idle"
 
     def _heed(self) -> None:
-        """The agent may have asked a question, a person may have asked to stop this attempt or
-        ended its claim (a cancelled task).
+        """The agent may have asked a question or given up, a person may have asked to stop this
+        attempt or ended its claim (a cancelled task).
         """
         attempt = self._now()
         if self.idle.is_stopping and attempt.stopping is None:
@@ -790,7 +790,7 @@ class Loop:
             rescue_leftovers(setting.ledger, self.slot, setting.rules)
             self._reset(attempt)
             return
-        # Once more: a question may have come with the end.
+        # Once more: the agent's word may have come with the end.
         wanted = request.find_wanted(setting.layout, attempt.claimed.lock) or attempt.wanted
         attempt.wanted = wanted
         outcome, message = self._judge(attempt, ended)
@@ -871,8 +871,8 @@ class Loop:
 
     def _judge(self, attempt: Attempt, ended: process.Ended) -> tuple[Outcome | None, str]:
         """(None, "") when the agent says that it is done; else the outcome and a sentence."""
-        if attempt.wanted is not None and attempt.wanted.question is not None:
-            return "asked", attempt.wanted.says  # however it ended then: an answer comes first
+        if attempt.wanted is not None and attempt.wanted.is_agents:
+            return attempt.wanted.outcome, attempt.wanted.says  # however it ended then
         left = f"; {ended.killed} processes ended, {len(ended.survivors)} left"
         is_stopped = ended.stopped is not None  # else it ended by itself just before
         if attempt.stopping == "silent" and is_stopped:
@@ -975,19 +975,26 @@ class Loop:
                 tmpdir=Path(tmpdir),
                 home=self._home(),
             )
-            child = process.start(
-                process.Spec(
-                    argv=("/bin/sh", "-c", worktree.teardown),
-                    cwd=self.slot.tree,
-                    env=env,
-                    stdout=log,
-                    output_cap=setting.config.limits.output,
-                    mark=f"{setting.runner}.{self.slot.name}.{new_nonce()[:12]}",
-                    time_limit=worktree.setup_timeout,
-                    grace=setting.config.limits.grace,
-                )
+            spec = process.Spec(
+                argv=("/bin/sh", "-c", worktree.teardown),
+                cwd=self.slot.tree,
+                env=env,
+                stdout=log,
+                output_cap=setting.config.limits.output,
+                mark=f"{setting.runner}.{self.slot.name}.{new_nonce()[:12]}",
+                time_limit=worktree.setup_timeout,
+                grace=setting.config.limits.grace,
             )
-            ended = child.wait()
+            confined = sandbox.confine(
+                spec,
+                setting.config,
+                self.slot.places,
+                setting.checkout,
+                environ=setting.environ,
+                tmpdir=Path(tmpdir),
+                home=self._home(),
+            )
+            ended = process.start(confined).wait()
         if ended is not None and ended.exit_code != 0:
             what = f"teardown failed in {self.slot.name}: {ended.how}"
             raise SwarmError(what, hint=f"less {log}")

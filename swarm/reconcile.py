@@ -347,7 +347,8 @@ def end_as_wanted(
         moves=saved.moves if saved else (),
     )
     mine = claim.Mine.of(lock)
-    answer = claim.release(ledger, mine, ending, setting.bounds, by=wanted.by, park=True)
+    park = wanted.outcome != "given_up"  # which the next attempt may do better
+    answer = claim.release(ledger, mine, ending, setting.bounds, by=wanted.by, park=park)
     request.drop(setting.layout, lock)
     return answer
 

@@ -46,6 +46,7 @@ LAYERS = [
     "transcript",
     "shim",
     "process",
+    "sandbox",
     "slot",
     "strays",
     "change",
