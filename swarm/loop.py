@@ -615,8 +615,8 @@ class Loop:
             return False
         if request.find_wanted(self.setting.layout, attempt.claimed.lock) is not None:
             return False
-        transcript.finish()
-        if transcript.judge(ended.exit_code, ended.signal).is_ != "session":
+        transcript.finish(self._wall())
+        if transcript.judge(ended.exit_code, ended.signal, self._wall()).is_ != "session":
             return False
         attempt.is_fresh = True
         try:
@@ -639,7 +639,7 @@ class Loop:
         """Read on; end what is over a limit, or waits too long for its provider."""
         transcript = attempt.transcript
         assert transcript is not None
-        transcript.read()
+        transcript.read(self._wall())
         if transcript.heard and not attempt.is_answered:
             self._note_answer(attempt)
         usage = self._usage(attempt)
@@ -707,7 +707,7 @@ class Loop:
         transcript = attempt.transcript
         if transcript is None or attempt.is_charged:
             return
-        transcript.finish()
+        transcript.finish(self._wall())
         before = attempt.resumed.said if attempt.resumed is not None else {}
         usage = self._usage(attempt, is_whole=not ended.output_truncated)
         made = Charge(
@@ -897,7 +897,7 @@ class Loop:
             span = timeout or _span(self.setting.config.limits.attempt)
             return "timed_out", f"limit {span}{left}"
         assert attempt.transcript is not None
-        judgement = attempt.transcript.judge(ended.exit_code, ended.signal)
+        judgement = attempt.transcript.judge(ended.exit_code, ended.signal, self._wall())
         name = attempt.seat.adapter.name
         match judgement.is_:
             case "success":

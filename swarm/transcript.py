@@ -194,7 +194,9 @@ class Transcript:
         rate = price.input if price.cached is None else price.cached
         return ((read - cached) * price.input + cached * rate + written * price.output) / 1e6
 
-    def judge(self, exit_code: int | None, signal: int | None) -> Judgement:
+    def judge(
+        self, exit_code: int | None, signal: int | None, now: datetime | None = None
+    ) -> Judgement:
         """What the adapter's rules say of the end, in order, first match wins. After `finish`.
 
         `exit_code` is None when a signal ended it.
@@ -211,7 +213,7 @@ class Transcript:
                 end = ends.setdefault(rule.source, self._end_of(rule.source))
                 if rule.text is not None and rule.text not in end:
                     continue
-                matched = _Matched(end, datetime.now(UTC))
+                matched = _Matched(end, now or datetime.now(UTC))
             reset = _reset_in(matched.text, rule.reset, matched.at) if matched else None
             return Judgement(rule.is_, rule.hint, reset)
         return Judgement("failed")
