@@ -32,6 +32,7 @@ bench: $(STAMP)  ## ratios against rivals in the same run
 	@$(BIN)/python bench/land.py
 	@$(BIN)/python bench/hooks.py
 	@$(BIN)/python bench/log.py
+	@$(BIN)/python bench/supervise.py
 
 clean:           ## forget the environment and the demo
 	rm -rf $(VENV) .demo build dist *.egg-info

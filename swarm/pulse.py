@@ -16,7 +16,7 @@ from typing import Literal
 from swarm import process
 from swarm.config import Limits
 
-MAX_LOOK_SECONDS = 15.0  # between two looks at its signs of life
+MAX_LOOK_SECONDS = 60.0  # between two looks at its signs of life: a look may walk the worktree
 UNSEEN = (".git", "node_modules", ".venv")  # folders whose changes are no sign
 
 

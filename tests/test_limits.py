@@ -23,6 +23,7 @@ from swarm import adapter as adapters
 from swarm import budget, overview
 from swarm import loop as loops
 from swarm.breaker import Breaker
+from swarm.claim import Claimed, Who, acquire
 from swarm.errors import Exit
 from swarm.gate import Gate
 from swarm.ledger.records import Attempts, Charge, Parked, Run, Usage
@@ -625,3 +626,47 @@ def test_an_attempt_that_failed_is_not_gone_on_with(
     stopped = msgspec.structs.replace(found.last, outcome="stopped")
     assert budget.find_session(msgspec.structs.replace(with_session, last=stopped)) == charge
     assert budget.find_session(None) is None
+
+
+# -- liveness -------------------------------------------------------------------------------------
+
+
+def test_A10_death_beats_whatever_an_agent_was_said_to_wait_for(
+    make: Callable[..., World],
+) -> None:
+    world = make('patience = "1h"')
+    task = world.add("One")
+    script = """echo '{"t": "retry", "seconds": 600}'; sleep 0.5; kill -9 $$"""
+    loop = world.loop(script, adapter=streaming(world))
+    world.tick(
+        loop,
+        lambda: (
+            loop.attempt is not None
+            and loop.attempt.transcript is not None
+            and loop.attempt.transcript.waits_since is not None
+        ),
+    )
+    world.tick(loop, lambda: not loop.is_busy, limit=20)
+    last = attempts(world, task).last
+    assert last is not None and last.outcome == "agent_failed"
+    assert last.message.startswith("killed by signal 9")
+
+
+def test_A11_what_is_left_of_another_boot_is_closed_once(make: Callable[..., World]) -> None:
+    world = make()
+    task = world.add("One")
+    supervisor = supervise(world, world.seat("sleep 300"))
+    alive = supervisor._live()
+    supervisor._start_run()
+    who = Who(runner=supervisor.setting.runner, adapter="command", slot="s1", run="r1")
+    assert isinstance(acquire(world.ledger, who, world.terms), Claimed)
+    alive.close()  # as its death does
+    world.clock.reboot()
+    first = supervise(world, world.seat(WORK)).heal()
+    assert [one.task for one in first.expired] == [task]
+    record = world.ledger.view().run("r1")
+    assert record is not None and record.state == "ended"
+    tip = world.ledger.view().tip
+    again = supervise(world, world.seat(WORK)).heal()
+    assert (again.expired, again.extended, again.ended) == ([], [], 0)
+    assert world.ledger.view().tip == tip, "nothing is told a second time"
