@@ -135,8 +135,10 @@ class Transcript:
         now = now or datetime.now(UTC)
         found: list[Said] = []
         for source, one in self._inputs.items():
-            while lines := list(_new_lines(one, READ, is_last=True)):
-                for line in lines:
+            at = -1
+            while one.offset != at:  # a part of it may hold no end of a line
+                at = one.offset
+                for line in _new_lines(one, READ, is_last=True):
                     self._hear(source, line, found, now)
         self._read_report(found, now)
         return found
