@@ -40,7 +40,7 @@ from swarm.plumbing.hub import RESCUE, Hub, work_ref
 from swarm.plumbing.refs import Committed, Move
 from swarm.scope import outside, protected
 from swarm.secret import has_secret, is_secret
-from swarm.slot import Occupant, Slot, has_marker_line, in_cone, is_below, unblock
+from swarm.slot import Occupant, Slot, has_marker_line, in_cone, is_below, shut_in
 from swarm.strays import MISSING, fall_back, keep_elsewhere, why_refused
 from swarm.trailers import listed
 
@@ -134,7 +134,7 @@ def capture(slot: Slot, occupant: Occupant, rules: Rules) -> Captured:
     is sealed or saved already is not taken for something new.
     """
     try:
-        unblock(slot.repo)
+        shut_in(slot, slot.repo)
         captured = _capture(slot, occupant, rules, slot.own_git)
         why = _why_refused(slot, captured, None)
         if why:  # a file's object that an agent broke is not written again beside its own

@@ -32,6 +32,7 @@ from swarm.plumbing.install import hook_bytes
 from swarm.sandbox import SlotPlaces
 
 _SPARSE = "\tsparseCheckout = true\n\tsparseCheckoutCone = true\n"
+_MOST_ALTERNATES = 8192  # bytes of one file of them
 MARKERS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
 
 
@@ -714,12 +715,53 @@ def read_small(path: Path, limit: int = 65536) -> str | None:
         os.close(fd)
 
 
-def unblock(repo: Path) -> None:
-    """Take away what git would wait for for ever: a fifo where the alternates file stands."""
-    place = repo / "objects/info/alternates"
-    with contextlib.suppress(OSError):
-        if not stat.S_ISREG(place.stat().st_mode):
-            _remove_tree(place)
+def shut_in(slot: Slot, repo: Path) -> None:
+    """Take away what would lead our git out of a repository in a slot, or make it wait for ever: a
+    link where it has a folder, alternates that lie elsewhere, a fifo in their place.
+
+    We can read more than an agent in a sandbox, and whatever we take the hub shows it.
+    """
+    for place in (repo, *_entries(repo / "worktrees")):
+        for name in ("objects", "refs", "modules", "worktrees"):
+            _drop_link(place / name)
+    for admin in _entries(repo / "worktrees"):
+        _drop_link(admin)
+    _shut_objects(slot, repo / "objects", set())
+
+
+def _shut_objects(slot: Slot, objects: Path, seen: set[Path]) -> None:
+    seen.add(objects.resolve())
+    for folder in (objects, objects / "info", objects / "pack"):
+        for place in _entries(folder):
+            _drop_link(place)
+    alternates = objects / "info/alternates"
+    text = read_small(alternates, _MOST_ALTERNATES)
+    if text is None:
+        _remove_tree(alternates)
+        return
+    kept = ""
+    for line in text.splitlines():
+        with contextlib.suppress(OSError, ValueError):  # ValueError: a NUL
+            place = (objects / line).resolve()
+            is_own = any(place.is_relative_to(root.resolve()) for root in (slot.tree, slot.repo))
+            if is_own and place not in seen:
+                _shut_objects(slot, place, seen)
+            if is_own or place.is_relative_to(slot.hub.path.resolve()):
+                kept += f"{line}\n"
+    if kept != text or len(text) >= _MOST_ALTERNATES:
+        _write_file(alternates, kept.encode("utf-8", "surrogateescape"))
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return [Path(entry.path) for entry in os.scandir(folder)]
+    except OSError:
+        return []
+
+
+def _drop_link(place: Path) -> None:
+    if place.is_symlink():
+        place.unlink()
 
 
 def packed_refs(repo: Path) -> Iterator[tuple[str, str]]:

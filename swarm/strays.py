@@ -19,7 +19,7 @@ from pathlib import Path
 from swarm.errors import GitFault, MalformedObjects
 from swarm.ids import is_oid
 from swarm.plumbing.git import Git
-from swarm.slot import Occupant, Slot, packed_refs, read_small, unblock
+from swarm.slot import Occupant, Slot, packed_refs, read_small, shut_in
 
 MISSING = "an object of its commits is missing or broken"
 MAX_PARENTS = 16  # of a commit that keeps others; what is beyond goes into one before it
@@ -403,7 +403,7 @@ def _other_stores(slot: Slot, nested: Sequence[str]) -> list[Path]:
     for admin in (slot.repo, slot.admin, *_worktrees(slot)):
         for folder, folders, _ in os.walk(admin / "modules"):
             if "objects" in folders and "refs" in folders:
-                unblock(Path(folder))
+                shut_in(slot, Path(folder))
                 found[Path(folder)] = None
                 folders[:] = [name for name in folders if name == "modules"]
     return list(found)
@@ -417,7 +417,7 @@ def _note_store(slot: Slot, place: Path, found: dict[Path, None]) -> None:
         place = place.resolve()
         is_ours = any(place.is_relative_to(root.resolve()) for root in (slot.tree, slot.repo))
         if is_ours and stat.S_ISDIR((place / "objects").lstat().st_mode):
-            unblock(place)
+            shut_in(slot, place)
             found[place] = None
     except (OSError, ValueError):  # ValueError: a NUL in the agent's file
         return

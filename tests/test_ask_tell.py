@@ -25,6 +25,7 @@ from swarm import task as tasks
 from swarm.claim import Fenced
 from swarm.errors import HubUnusable
 from swarm.ids import new_nonce
+from swarm.ledger.outcome import next_start
 from swarm.ledger.records import Attempts, Parked, Told
 from swarm.ledger.view import State
 from swarm.liveness import Alive
@@ -566,6 +567,153 @@ def test_a_question_is_asked_although_its_work_cannot_be_taken_out_of_the_slot(
     world.work_loop(loop)
     assert parked(world).question == Q
     assert parked(world).message == f"its work is kept in slot s1: input/output error; {Q}"
+
+
+# -- An agent gives up
+
+
+WHY = "no such API"
+GIVE_UP = f'swarm release --reason "{WHY}"'
+
+
+def given_up(world: World, task: str = "one") -> None:
+    """The last attempt ended as given up: a strike, its work is kept, the next one starts fresh."""
+    known = attempts(world, task)
+    assert known.last is not None and known.last.outcome == "given_up", known.last
+    assert known.last.strike and [s.reason for s in known.strikes] == ["given_up"]
+    assert known.last.message.startswith(f"given up: {WHY}")
+    assert known.work is not None and world.file("left.txt", known.work.head) == "left\n"
+    assert next_start(known, world.main) == (world.main, None)
+    assert requests(world) == []
+
+
+@pytest.mark.parametrize("end", ["sleep 60", "exit 0", "exit 3", "exit 75", "kill -9 $$"])
+@pytest.mark.parametrize("sees", ["while it works", "at its end"])
+def test_who_gives_up_is_ended_and_its_work_is_kept_however_it_ends(
+    world: World, runner: Runner, monkeypatch: pytest.MonkeyPatch, end: str, sees: str
+) -> None:
+    if sees == "at its end":
+        if end == "sleep 60":
+            end = f"touch {world.folder}/given-up; sleep 0.3"
+        monkeypatch.setattr(Loop, "_heed", lambda self: None)
+    world.add("One")
+    world.work_loop(runner.loop(f"{WORK}; {GIVE_UP}; {end}"))
+    given_up(world)
+    assert world.state("one") is State.OPEN
+    assert [e for e in world.events("one") if e != "charged"] == ["added", "claimed", "released"]
+
+
+def test_the_last_strike_parks_who_gives_up(world: World, runner: Runner) -> None:
+    world.add("One", strikes=1)
+    world.work_loop(runner.loop(f'{WORK}; {GIVE_UP} > "$SWARM_PROMPT.said" 2>&1; sleep 60'))
+    given_up(world)
+    assert parked(world).reason == "strikes"
+    said = world.layout.attempt("r1", "one", 1) / "prompt.md.said"
+    assert said.read_text() == "given up  one   this attempt ends now; the next one starts fresh\n"
+
+
+def test_a_question_and_a_stop_are_stronger_than_giving_up(held: Agent) -> None:
+    world = held.world
+    assert typed(held.tree, "release", "--reason", WHY).code == 0
+    found = wanted(held)
+    assert found is not None and found.outcome == "given_up" and found.is_agents
+    steer.stop_task(world.ledger, Sweep(world.layout, world.rules, world.bounds), "one", by="ben")
+    found = wanted(held)
+    assert found is not None and found.outcome == "stopped" and not found.is_agents
+    assert found.says == f"stopped by ben; given up: {WHY}"
+    assert typed(held.tree, "ask", Q).code == 0
+    found = wanted(held)
+    assert found is not None and found.outcome == "asked"
+    assert found.says == f"stopped by ben; given up: {WHY}; it asks: {Q}"
+    ending = found.ending()
+    assert (ending.outcome, ending.detail) == ("asked", Q)
+
+
+def test_giving_up_with_a_dead_runner_ends_the_attempt_at_once(held: Agent) -> None:
+    world = held.world
+    held.write("one.txt", "1\n").commit().write("left.txt", "left\n")
+    held.slot.close()
+    world.alive[0].close()
+    said = typed(held.tree, "release", "--reason", WHY, "--json")
+    record = json.loads(said.all)
+    assert said.code == 0 and record["task"] == "one" and record["parked"] is None
+    assert record["work"] == "refs/swarm/work/one/1"
+    world.step()
+    given_up(world)
+    assert typed(held.tree, "release", "--reason", WHY).code == 12
+
+
+def test_the_next_sweep_heeds_who_gave_up(held: Agent) -> None:
+    world = held.world
+    held.write("one.txt", "1\n").commit().write("left.txt", "left\n")
+    assert typed(held.tree, "release", "--reason", f"  {WHY}\n").code == 0
+    assert typed(held.tree, "release", "--reason", WHY).code == 0, "twice is once"
+    held.slot.close()
+    world.alive[0].close()
+    report = world.sweep()
+    assert [released.task for released in report.heeded] == ["one"] and not report.expired
+    given_up(world)
+    assert world.state("one") is State.OPEN and not world.sweep().heeded
+
+
+def test_a_killed_run_says_who_gave_up(world: World) -> None:
+    world.add("One")
+    script = world.folder / "agent.sh"
+    script.write_text(
+        f"test $SWARM_ATTEMPT = 1 || exec touch done.txt; {WORK}; {GIVE_UP}; sleep 60"
+    )
+    command = ["run", "-n", "1", "--", "/bin/sh", str(script)]
+    faults = {"SWARM_FAULTS": "1", "SWARM_CRASH_AT": "release.before_transact"}
+    killed = run_swarm(world.app, *command, env=faults)
+    assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
+    again = run_swarm(world.app, *command)
+    assert again.returncode == 0, again.stdout + again.stderr
+    healed = f"healed    a run was killed: one open again, work kept: given up: {WHY}"
+    assert healed in again.stdout
+    world.step()
+    assert world.state("one") is State.LANDED and world.file("left.txt") is None
+
+
+@pytest.mark.parametrize("how", ["cancelled", "sealed", "claimed again"])
+def test_who_no_longer_holds_the_task_gives_nothing_up(held: Agent, how: str) -> None:
+    world, tree = held.world, held.tree
+    held.write("one.txt", "1\n").commit()
+    if how == "cancelled":
+        tasks.cancel(world.ledger, "one", "no", "ann")
+    elif how == "sealed":
+        held.seal()
+    else:
+        held.end()
+        world.acquire("one", slot="s9")
+    tip = world.ledger.view().tip
+    said = typed(tree, "release", "--reason", WHY)
+    assert said.code == 12 and "fenced: attempt 1 of one is over" in said.all, said.all
+    assert world.ledger.view().tip == tip and requests(world) == []
+
+
+@pytest.mark.parametrize("what", ["fifo", "link", "nonsense", "other claim", "hostile"])
+def test_what_an_agent_leaves_there_as_given_up_stops_nobody(held: Agent, what: str) -> None:
+    world = held.world
+    place = request.question_folder(world.layout, "r1", "one") / "given-up"
+    place.parent.mkdir(parents=True)
+    good = {"nonce": held.mine.nonce, "why": "a\x1b[2J\nb" * 5000}
+    if what == "fifo":
+        os.mkfifo(place)
+    elif what == "link":
+        (world.folder / "real").write_text(json.dumps(good))
+        place.symlink_to(world.folder / "real")
+    elif what == "nonsense":
+        place.write_bytes(b"[" * 50_000)
+    elif what == "other claim":
+        place.write_text(json.dumps(good | {"nonce": "0" * 32}))
+    else:
+        place.write_text(json.dumps(good))
+    found = wanted(held)
+    if what != "hostile":
+        assert found is None
+        return
+    assert found is not None and found.given_up is not None
+    assert found.given_up.why.isprintable() and len(found.says) < 1000
 
 
 # -- By hand

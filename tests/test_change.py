@@ -433,6 +433,61 @@ def test_a_rescue_that_was_cut_is_made_the_next_time(
     assert unkept(world, *made) == []
 
 
+LEADS_OUT = ["modules", "objects", "objects/pack", "refs", "worktrees", "objects/ab", "packed-refs"]
+
+
+@pytest.mark.parametrize("where", ["its own", "nested"])
+@pytest.mark.parametrize("place", [*LEADS_OUT, "alternates", "alternates of alternates"])
+def test_nobody_elses_commits_come_in_by_a_link_of_the_agents(
+    world: World, agent: Agent, place: str, where: str
+) -> None:
+    """We read more than an agent in a sandbox can: what it has us take, the hub shows it."""
+    private = world.folder / "private"
+    git(world.folder, "init", "-q", str(private))
+    (private / "key.txt").write_text("s3cret\n")
+    git(private, "add", "key.txt")
+    git(private, "commit", "-q", "-m", "private")
+    if place == "objects/pack":
+        git(private, "repack", "-q", "-a", "-d")
+    tip = git(private, "rev-parse", "HEAD")
+    repo = agent.slot.repo
+    if where == "nested":
+        git(agent.tree, "init", "-q", "lib")
+        repo = agent.tree / "lib/.git"
+    there = repo / place
+    if place.startswith("alternates"):
+        middle = agent.slot.repo / "middle"
+        (middle / "info").mkdir(parents=True)
+        lines = {"a": f"{private}/.git/objects\n", "b": f"{middle}\n"}
+        (middle / "info/alternates").write_text(lines["a"])
+        (repo / "objects/info").mkdir(exist_ok=True)
+        name = "a" if place == "alternates" else "b"
+        (repo / "objects/info/alternates").write_text(lines[name])
+    else:
+        if there.is_dir():
+            there.rename(repo / "was")
+        there.unlink(missing_ok=True)
+        leads = {
+            "modules": private,
+            "worktrees": private,
+            "objects/ab": private / f".git/objects/{tip[:2]}",
+        }
+        there.symlink_to(leads.get(place, private / ".git" / place))
+    (repo / "refs/heads").mkdir(parents=True, exist_ok=True)
+    if place != "refs":
+        (repo / "refs/heads/guessed").write_text(f"{tip}\n")
+    agent.write("new.txt", "n")
+    answer = agent.seal()
+    assert not isinstance(answer, Fenced)
+    world.agent(world.add("Next"))
+    assert not world.hub.reader.has(tip)
+    told = [
+        git(world.hub.path, "log", "--format=%B", oid) for oid in rescued(world, "work").values()
+    ]
+    assert place != "refs" or not any(tip in text for text in told)
+    assert git(private, "status", "--porcelain") == "" and git(private, "fsck") == ""
+
+
 def test_a_fifo_among_the_objects_blocks_nothing(world: World, agent: Agent) -> None:
     made = out_of_sight(agent, "a nested repository")
     for repo in (agent.slot.repo, agent.tree / "deep/lib/.git"):

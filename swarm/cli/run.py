@@ -242,8 +242,10 @@ def _healed(report: Report) -> list[str]:
         ended = f", {plural(report.ended, 'process', 'processes')} ended" if report.ended else ""
         lines.append(f"healed    a run was killed: {names} open again, work kept{ended}")
     for heeded in report.heeded:
-        why = one_line(heeded.parked.message, 60) if heeded.parked else "open again"
-        lines.append(f"healed    a run was killed: {heeded.task} parked, work kept: {why}")
+        last, how = heeded.attempts.last, "parked" if heeded.parked else "open again"
+        message = heeded.parked.message if heeded.parked else last.message if last else ""
+        why = one_line(message, 60)
+        lines.append(f"healed    a run was killed: {heeded.task} {how}, work kept: {why}")
     lines += [f"warning   {kept}" for kept in report.kept]
     return lines
 
