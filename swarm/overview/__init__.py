@@ -5,6 +5,24 @@ JSON are both made from. Guards: reads only; every figure has a source and an ag
 is None, never 0.
 """
 
+from swarm.overview.agents import (
+    Agent,
+    AgentLine,
+    Agents,
+    Asks,
+    EndLine,
+    Forgot,
+    Holds,
+    Limited,
+    Ready,
+    WouldRun,
+    Wrong,
+    agent,
+    agents,
+    asks,
+    memory,
+    origin_of,
+)
 from swarm.overview.attempts import AttemptLine, CheckLine, attempt_folder
 from swarm.overview.claims import Claims, claims
 from swarm.overview.diff import Compared, Conflicted, compare, compare_merged, diff
@@ -33,6 +51,10 @@ from swarm.overview.tasks import TaskLine, Tasks, tasks
 
 __all__ = [
     "SHOWN",
+    "Agent",
+    "AgentLine",
+    "Agents",
+    "Asks",
     "AttemptLine",
     "Change",
     "CheckLine",
@@ -42,7 +64,11 @@ __all__ = [
     "Cost",
     "Counts",
     "Disk",
+    "EndLine",
+    "Forgot",
     "GateNow",
+    "Holds",
+    "Limited",
     "Live",
     "LiveCheck",
     "LiveSlot",
@@ -53,6 +79,7 @@ __all__ = [
     "Queue",
     "QueueLine",
     "Reading",
+    "Ready",
     "RunNow",
     "SlotNow",
     "Standing",
@@ -64,6 +91,11 @@ __all__ = [
     "Tasks",
     "UpstreamNow",
     "Waiting",
+    "WouldRun",
+    "Wrong",
+    "agent",
+    "agents",
+    "asks",
     "attempt_folder",
     "claims",
     "compare",
@@ -74,7 +106,9 @@ __all__ = [
     "held_since",
     "live_path",
     "measure_disk",
+    "memory",
     "merged_entry",
+    "origin_of",
     "queue",
     "read_live",
     "shown_state",
