@@ -126,6 +126,12 @@ class Crash(_Step, frozen=True):
     crash: str
 
 
+class Use(_Step, frozen=True):
+    """Says what it used, into the file that SWARM_REPORT names: `use = { cost_usd = 0.6 }`."""
+
+    use: dict[str, float | int | str]
+
+
 class Exit(_Step, frozen=True):
     """Ends with this code."""
 
@@ -147,6 +153,7 @@ KINDS: dict[str, type[_Step]] = {
         Wait,
         Expect,
         Crash,
+        Use,
         Exit,
     )
 }
@@ -296,6 +303,8 @@ def _play(step: _Step, stage: Stage) -> None:
         case Say(text):
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
+        case Use(figures):
+            Path(os.environ["SWARM_REPORT"]).write_text(json.dumps(figures))
         case Sleep(text):
             time.sleep(parse_duration(text).total_seconds())
         case Run(words, ok):

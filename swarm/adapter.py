@@ -169,6 +169,13 @@ class Stop(_Table, frozen=True, kw_only=True):
     signals: tuple[str, ...]  # one after the other, each to the whole tree
 
 
+class Confined(_Table, frozen=True, kw_only=True):
+    """`[sandbox]`: what a sandbox shows of the user's files: `~/...`, `$NAME/...` or absolute."""
+
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()  # what it must be able to renew, as a log-in
+
+
 class Adapter(_Table, frozen=True, kw_only=True):
     """One adapter's file."""
 
@@ -189,6 +196,7 @@ class Adapter(_Table, frozen=True, kw_only=True):
     output: Output
     outcome: tuple[Rule, ...]  # in order, first match wins
     stop: Stop
+    sandbox: Confined = Confined()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,13 +104,6 @@ class Breaker:
         with self._lock:
             return self._trying.setdefault(adapter, who) == who
 
-    def is_tried(self, adapter: str, who: str, now: datetime) -> bool:
-        """Does another loop try it just now? Its answer comes soon."""
-        known = self._read().adapters.get(adapter)
-        if known is None or known.until > now:
-            return False
-        return self._trying.get(adapter, who) != who
-
     def gave_up(self, adapter: str, who: str) -> None:
         """The loop does not try any more: its attempt has ended, or there was nothing to do."""
         with self._lock:

@@ -26,7 +26,7 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from swarm import environment, faults, process
+from swarm import environment, faults, process, sandbox
 from swarm.config import Check, Config
 from swarm.files import tail_of
 from swarm.ids import new_nonce
@@ -115,8 +115,17 @@ def definition(bench: Bench, check: Check, commit: str) -> str:
         "setup_inputs": setup_inputs(bench.hub, worktree.setup_inputs, commit),
         "platform": [sys.platform, platform.machine()],
         "environment": _environment_id(bench, check),
+        **_sandbox(bench.config),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _sandbox(config: Config) -> dict[str, object]:
+    """What a check sees decides whether it can pass; without a sandbox it is as it always was."""
+    run = config.run
+    if run.sandbox == "none":
+        return {}
+    return {"sandbox": [run.sandbox, run.network, list(run.visible), list(run.writable)]}
 
 
 def _is_passed(name: str, globs: Sequence[str]) -> bool:
@@ -322,7 +331,16 @@ class Running:
             grace=_GRACE,
             signals=("SIGTERM", "SIGKILL"),
         )
-        self.child = process.start(spec)
+        # It runs what an agent wrote, before any person has read it.
+        confined = sandbox.confine(
+            spec,
+            self.bench.config,
+            self.bench.slot.places,
+            self.bench.checkout,
+            environ=os.environ,
+            tmpdir=self.tmpdir,
+        )
+        self.child = process.start(confined)
 
     def _drop_tmpdir(self) -> None:
         if self.tmpdir is not None:

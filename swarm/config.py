@@ -251,6 +251,19 @@ def _entry(value: object) -> str:
     return path
 
 
+def _place(value: object) -> str:
+    """A path of the machine: `~/...`, `$NAME/...` or absolute; never a whole home or the root."""
+    text = _filled(value)
+    first, _, rest = text.partition("/")
+    if first not in ("", "~") and not re.fullmatch(r"\$[A-Za-z_][A-Za-z0-9_]*", first):
+        raise ValueError(f'want a path like ~/.nvm or /srv/data, got "{shown(text)}"')
+    if not text.isprintable():
+        raise ValueError("holds a control character")
+    if ".." in rest.split("/") or not (rest.strip("/") or first.startswith("$")):
+        raise ValueError(f'"{shown(text)}" is too much, or not one place')
+    return text.rstrip("/")
+
+
 def _shared(value: object) -> str:
     path = _entry(value)
     if "node_modules" in path.split("/"):
@@ -392,6 +405,7 @@ Size = Annotated[int, _size]
 Globs = Annotated[tuple[str, ...], _list(_glob)]
 Below = Annotated[str, _below]
 Entries = Annotated[tuple[str, ...], _list(_entry)]
+Places = Annotated[tuple[str, ...], _list(_place)]
 ExitCodes = Annotated[tuple[int, ...], _list(_whole(1, 255))]
 Team = Annotated[tuple[tuple[str, int], ...], read_team]
 Variables = Annotated[Mapping[str, str], _variables]
@@ -413,6 +427,9 @@ class Run(Table, frozen=True, kw_only=True):
     roles: Team | None = None  # roles and their slots; None: every slot takes every task
     permission: Literal["bypass", "limited"] = "bypass"  # which argv of the adapter is used
     sandbox: Literal["none", "bwrap"] = "none"
+    network: Literal["open", "none"] = "open"  # in a sandbox
+    visible: Places = ()  # in a sandbox: also readable
+    writable: Places = ()  # in a sandbox: also writable
     home: Literal["user", "private"] = "user"  # private: an empty HOME per slot
     keep_going: Flag = False  # wait for new tasks instead of ending
     allow_red: Flag = False  # start although the target's own checks are red

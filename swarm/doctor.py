@@ -91,7 +91,8 @@ class Case:
     @property
     def sweep(self) -> Sweep:
         work = self.work
-        return Sweep(work.layout, work.rules, work.bounds, work.config.limits.grace)
+        grace = work.config.limits.grace
+        return Sweep(work.layout, work.rules, work.bounds, grace, work.checkout)
 
     def lives(self, runner: str) -> bool | None:
         """False: its flock is free, it is dead. None: nothing on this disk can tell."""

@@ -374,22 +374,19 @@ def _mine(occupant: Occupant) -> Mine:
 
 def give_back(
     work: Workspace, stand: Stand, reason: str, by: str, *, give_up: bool, task: str | None = None
-) -> Released | Fenced:
+) -> Released | Fenced | steer.RunnerEnds | steer.Stopped | Refusal:
     """End a claim: by hand its work is saved and the next attempt goes on from it.
 
     `give_up`, and always in a loop's slot, whose agent says so itself: a strike, and the next
-    attempt starts fresh. A loop's runner then sees that it is fenced, ends the agent and keeps
-    the work. `task` is needed when the claim never got its worktree.
+    attempt starts fresh. There its runner does that, as with a question; `RunnerEnds`: it will.
+    `task` is needed when the claim never got its worktree.
 
     Raises:
+        SwarmError: a loop's agent could not leave its word; nothing was given back.
         GitFault, HubUnusable: the claim still stands and the worktree still holds everything.
     """
     if not stand.is_hand:
-        if stand.occupant is None:
-            raise UsageError(f"no attempt is under way in slot {stand.slot}", hint="swarm status")
-        mine = _mine(stand.occupant)
-        ending = Ending("given_up", f"given up: {reason}")
-        return release(work.ledger, mine, ending, work.bounds, by=stand.occupant.agent)
+        return steer.give_up(work.ledger, _sweep(work), _at_work(stand), reason)
     outcome: Outcome = "given_up" if give_up else "stopped"
     message = f"given up: {reason}" if give_up else f"released: {reason}"
     return _end_by_hand(work, stand, partial(Ending, outcome, message), by, task)
@@ -429,14 +426,21 @@ def ask(
         GitFault, HubUnusable: as `give_back`; in a loop's slot the question is not lost.
     """
     refuse_plan(stand)
-    if stand.occupant is None:
-        raise UsageError(f"no attempt is under way in slot {stand.slot}", hint="swarm status")
-    mine = _mine(stand.occupant)
+    mine = _at_work(stand)
     if not stand.is_hand:
-        setting = Sweep(work.layout, work.rules, work.bounds, work.config.limits.grace)
-        return steer.ask(work.ledger, setting, mine, question)
+        return steer.ask(work.ledger, _sweep(work), mine, question)
     asked = request.Question(nonce=mine.nonce, by=mine.agent, text=plain(question))
     return _end_by_hand(work, stand, request.Wanted(question=asked).ending, by, mine.task)
+
+
+def _at_work(stand: Stand) -> Mine:
+    if stand.occupant is None:
+        raise UsageError(f"no attempt is under way in slot {stand.slot}", hint="swarm status")
+    return _mine(stand.occupant)
+
+
+def _sweep(work: Workspace) -> Sweep:
+    return Sweep(work.layout, work.rules, work.bounds, work.config.limits.grace)
 
 
 def renew(work: Workspace, stand: Stand) -> Fenced | None:

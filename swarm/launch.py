@@ -15,18 +15,21 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from swarm import adapter as adapters
-from swarm import environment, process, prompt
+from swarm import environment, process, prompt, sandbox
 from swarm.config import Config
 from swarm.layout import Layout
 from swarm.ledger import records
 from swarm.ledger.outcome import question_of
 from swarm.ledger.records import Attempts, Task
 from swarm.ledger.view import View
+from swarm.liveness import alive_path
 from swarm.revert import find_undone
 from swarm.slot import Slot
+from swarm.transcript import REPORT, STDERR, TRANSCRIPT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +72,8 @@ class Launch:
 
     @property
     def report(self) -> Path:
-        return report_of(self.folder)
+        """Where the program can write what it used."""
+        return self.folder / REPORT
 
     @property
     def commands(self) -> Path:
@@ -77,11 +81,11 @@ class Launch:
 
     @property
     def transcript(self) -> Path:
-        return self.folder / "transcript.jsonl"
+        return self.folder / TRANSCRIPT
 
     @property
     def stderr(self) -> Path:
-        return self.folder / "stderr.log"
+        return self.folder / STDERR
 
 
 def start(launch: Launch) -> process.Child:
@@ -98,11 +102,11 @@ def start(launch: Launch) -> process.Child:
     launch.report.unlink(missing_ok=True)
     if launch.question_folder is not None:
         launch.question_folder.mkdir(parents=True, exist_ok=True)
-    return process.start(spec_of(launch))
+    return process.start(_confined(launch, spec_of(launch)))
 
 
 def spec_of(launch: Launch) -> process.Spec:
-    """The program that `start` starts, whole; nothing is written or started.
+    """What `start` starts, but for the words of a sandbox before it; nothing is written.
 
     Raises:
         UsageError: as `start`.
@@ -122,6 +126,32 @@ def spec_of(launch: Launch) -> process.Spec:
         grace=limits.grace,
         signals=launch.adapter.stop.signals,
         record=launch.folder / "outcome.json",
+    )
+
+
+def _confined(launch: Launch, spec: process.Spec) -> process.Spec:
+    """With what `swarm`, typed by the agent, reads and writes, and what its adapter names."""
+    allowed, asked = launch.adapter.sandbox, launch.question_folder
+    runs, runner = launch.slot.folder.parent / "runs", launch.mark.partition(".")[0]
+    expanded = partial(sandbox.expanded, environ=launch.environ, has_home=launch.home is None)
+    return sandbox.confine(
+        spec,
+        launch.config,
+        launch.slot.places,
+        launch.checkout,
+        environ=launch.environ,
+        tmpdir=launch.tmpdir,
+        home=launch.home,
+        read=(
+            *(launch.checkout / "swarm.toml", launch.checkout / ".swarm"),
+            *(launch.folder, alive_path(runs, runner)),
+            *expanded(allowed.read),
+        ),
+        write=(
+            launch.report.parent,
+            *((asked,) if asked else ()),
+            *expanded(allowed.write),
+        ),
     )
 
 
@@ -207,13 +237,6 @@ def _environment(launch: Launch) -> dict[str, str]:
         home=launch.home,
         commands=launch.commands,
     )
-
-
-def report_of(folder: Path) -> Path:
-    """Where an attempt's program can write what it used: alone in a folder, all that it may write
-    of the attempt's own.
-    """
-    return folder / "report" / "usage.json"
 
 
 def private_home(layout: Layout, config: Config, slot: Slot) -> Path | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from swarm import adapter as adapters
-from swarm import budget, environment, faults, launch, process, request
+from swarm import budget, environment, faults, launch, process, request, sandbox
 from swarm.breaker import Breaker
 from swarm.change import (
     NoWork,
@@ -72,7 +72,7 @@ from swarm.pulse import Pulse
 from swarm.reconcile import rescue_leftovers
 from swarm.slot import Occupant, Slot
 from swarm.task import LateEdits
-from swarm.transcript import Transcript
+from swarm.transcript import STDERR, TRANSCRIPT, Transcript, of_attempt
 
 Stage = Literal["idle", "setup", "working", "ended"]
 IDLE_SECONDS = 1.0
@@ -258,8 +258,8 @@ class Loop:
         return self.attempt is not None or self.stage != "idle"
 
     def _heed(self) -> None:
-        """The agent may have asked a question, a person may have asked to stop this attempt or
-        ended its claim (a cancelled task).
+        """The agent may have asked a question or given up, a person may have asked to stop this
+        attempt or ended its claim (a cancelled task).
         """
         attempt = self._now()
         if self.idle.is_stopping and attempt.stopping is None:
@@ -511,15 +511,12 @@ class Loop:
         if attempt.is_fresh or session is None or not self._can_go_on(attempt, session):
             session = None
         attempt.resumed = session
-        launched = self._launch(attempt, view)
-        attempt.child = launch.start(launched)
+        attempt.child = launch.start(self._launch(attempt, view))
         now = time.monotonic()
         attempt.began = attempt.began or now
         attempt.next_beat = now + attempt.claimed.lock.lease_seconds / 3
         adapter = attempt.seat.adapter
-        attempt.transcript = Transcript(
-            adapter, launched.transcript, launched.stderr, launched.report
-        )
+        attempt.transcript = of_attempt(adapter, attempt.folder)
         attempt.pulse = Pulse(
             attempt.child,
             self.slot.tree,
@@ -618,8 +615,8 @@ class Loop:
             return False
         if request.find_wanted(self.setting.layout, attempt.claimed.lock) is not None:
             return False
-        transcript.finish()
-        if transcript.judge(ended.exit_code, ended.signal).is_ != "session":
+        transcript.finish(self._wall())
+        if transcript.judge(ended.exit_code, ended.signal, self._wall()).is_ != "session":
             return False
         attempt.is_fresh = True
         try:
@@ -642,7 +639,7 @@ class Loop:
         """Read on; end what is over a limit, or waits too long for its provider."""
         transcript = attempt.transcript
         assert transcript is not None
-        transcript.read()
+        transcript.read(self._wall())
         if transcript.heard and not attempt.is_answered:
             self._note_answer(attempt)
         usage = self._usage(attempt)
@@ -710,7 +707,7 @@ class Loop:
         transcript = attempt.transcript
         if transcript is None or attempt.is_charged:
             return
-        transcript.finish()
+        transcript.finish(self._wall())
         before = attempt.resumed.said if attempt.resumed is not None else {}
         usage = self._usage(attempt, is_whole=not ended.output_truncated)
         made = Charge(
@@ -793,7 +790,7 @@ class Loop:
             rescue_leftovers(setting.ledger, self.slot, setting.rules)
             self._reset(attempt)
             return
-        # Once more: a question may have come with the end.
+        # Once more: the agent's word may have come with the end.
         wanted = request.find_wanted(setting.layout, attempt.claimed.lock) or attempt.wanted
         attempt.wanted = wanted
         outcome, message = self._judge(attempt, ended)
@@ -854,8 +851,8 @@ class Loop:
                 outcome,
                 message,
                 captured.malformed
-                or _tail(attempt.folder / "stderr.log")
-                or _tail(attempt.folder / "transcript.jsonl"),
+                or _tail(attempt.folder / STDERR)
+                or _tail(attempt.folder / TRANSCRIPT),
                 ended.exit_code,
                 captured.unresolved,
                 saved.work,
@@ -874,8 +871,8 @@ class Loop:
 
     def _judge(self, attempt: Attempt, ended: process.Ended) -> tuple[Outcome | None, str]:
         """(None, "") when the agent says that it is done; else the outcome and a sentence."""
-        if attempt.wanted is not None and attempt.wanted.question is not None:
-            return "asked", attempt.wanted.says  # however it ended then: an answer comes first
+        if attempt.wanted is not None and attempt.wanted.is_agents:
+            return attempt.wanted.outcome, attempt.wanted.says  # however it ended then
         left = f"; {ended.killed} processes ended, {len(ended.survivors)} left"
         is_stopped = ended.stopped is not None  # else it ended by itself just before
         if attempt.stopping == "silent" and is_stopped:
@@ -900,7 +897,7 @@ class Loop:
             span = timeout or _span(self.setting.config.limits.attempt)
             return "timed_out", f"limit {span}{left}"
         assert attempt.transcript is not None
-        judgement = attempt.transcript.judge(ended.exit_code, ended.signal)
+        judgement = attempt.transcript.judge(ended.exit_code, ended.signal, self._wall())
         name = attempt.seat.adapter.name
         match judgement.is_:
             case "success":
@@ -978,19 +975,26 @@ class Loop:
                 tmpdir=Path(tmpdir),
                 home=self._home(),
             )
-            child = process.start(
-                process.Spec(
-                    argv=("/bin/sh", "-c", worktree.teardown),
-                    cwd=self.slot.tree,
-                    env=env,
-                    stdout=log,
-                    output_cap=setting.config.limits.output,
-                    mark=f"{setting.runner}.{self.slot.name}.{new_nonce()[:12]}",
-                    time_limit=worktree.setup_timeout,
-                    grace=setting.config.limits.grace,
-                )
+            spec = process.Spec(
+                argv=("/bin/sh", "-c", worktree.teardown),
+                cwd=self.slot.tree,
+                env=env,
+                stdout=log,
+                output_cap=setting.config.limits.output,
+                mark=f"{setting.runner}.{self.slot.name}.{new_nonce()[:12]}",
+                time_limit=worktree.setup_timeout,
+                grace=setting.config.limits.grace,
             )
-            ended = child.wait()
+            confined = sandbox.confine(
+                spec,
+                setting.config,
+                self.slot.places,
+                setting.checkout,
+                environ=setting.environ,
+                tmpdir=Path(tmpdir),
+                home=self._home(),
+            )
+            ended = process.start(confined).wait()
         if ended is not None and ended.exit_code != 0:
             what = f"teardown failed in {self.slot.name}: {ended.how}"
             raise SwarmError(what, hint=f"less {log}")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from swarm import environment, faults, process
+from swarm import environment, faults, process, sandbox
 from swarm.check import made_before, mark_setup, needs_setup, setup_digest, unmark_setup
 from swarm.config import Config
 from swarm.plumbing.hub import Hub
@@ -74,19 +74,27 @@ class Opening:
             home=home,
         )
         limits = self.ground.config.limits
-        child = process.start(
-            process.Spec(
-                argv=("/bin/sh", "-c", worktree.setup),
-                cwd=self.slot.tree,
-                env=env,
-                stdout=log,
-                output_cap=limits.output,
-                mark=mark,
-                time_limit=worktree.setup_timeout,
-                grace=limits.grace,
-            )
+        spec = process.Spec(
+            argv=("/bin/sh", "-c", worktree.setup),
+            cwd=self.slot.tree,
+            env=env,
+            stdout=log,
+            output_cap=limits.output,
+            mark=mark,
+            time_limit=worktree.setup_timeout,
+            grace=limits.grace,
         )
-        return Setup(self.slot, self.furnishing, digest, child)
+        # It runs what an agent may have written: the attempt before this one.
+        confined = sandbox.confine(
+            spec,
+            self.ground.config,
+            self.slot.places,
+            self.ground.checkout,
+            environ=self.ground.environ,
+            tmpdir=tmpdir,
+            home=home,
+        )
+        return Setup(self.slot, self.furnishing, digest, process.start(confined))
 
     def _digest(self) -> str:
         """Of what setup depends on; empty where no commit of the hub says what is checked out."""

@@ -72,6 +72,7 @@ class Spec:
     )
     grace: timedelta  # between two signals
     signals: tuple[str, ...] = SIGNALS  # in this order; SIGKILL comes last in any case
+    is_boxed: bool = False  # the program holds the real one in namespaces of its own: bwrap
     record: Path | None = None  # where the shim says how it ended, the runner's death included
 
 
@@ -167,6 +168,7 @@ def start(spec: Spec) -> Child:
             "time_limit": None if spec.time_limit is None else spec.time_limit.total_seconds(),
             "grace": spec.grace.total_seconds(),
             "signals": spec.signals,
+            "is_boxed": spec.is_boxed,
             "record": None if spec.record is None else str(spec.record.absolute()),
         }
         fds = (stdin, control.fileno(), result.fileno(), *files)

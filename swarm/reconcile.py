@@ -9,20 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 
 import msgspec
 
-from swarm import claim, process, request
+from swarm import adapter as adapters
+from swarm import budget, claim, process, request
+from swarm import transcript as transcripts
 from swarm.change import Rules, Saved, capture, rescue, save
-from swarm.errors import GitFault
+from swarm.errors import GitFault, SwarmError
 from swarm.land import GateClaim, GateLost, is_gate, landed_events
 from swarm.layout import Layout
 from swarm.ledger import records
 from swarm.ledger.events import Event
 from swarm.ledger.outcome import Bounds
-from swarm.ledger.records import Lock, Parked, Work
+from swarm.ledger.records import Charge, Lock, Parked, Work
 from swarm.ledger.store import Draft, Ledger, refuse
-from swarm.ledger.view import View
+from swarm.ledger.view import View, readable
 from swarm.liveness import Holder, Sign, sign_of, signs
 from swarm.plumbing.hub import branch_ref, work_ref
 from swarm.plumbing.refs import Move
@@ -194,6 +197,7 @@ class Sweep:
     rules: Rules
     bounds: Bounds
     grace: timedelta = timedelta(seconds=5)
+    checkout: Path | None = None  # whose own adapters an attempt may have been of
 
 
 def sweep(ledger: Ledger, setting: Sweep, *, own: Iterable[Slot] = ()) -> Report:
@@ -250,6 +254,7 @@ def _expire_one(
         if marked:
             ended = process.end_marked(marked, setting.grace)
             report.ended += ended.ended
+    charge_dead(ledger, setting, lock)
     saved, unmerged = save_slot(ledger, setting, lock, held, report)
     if (heeded := _heed(ledger, setting, lock, saved, unmerged)) is not None:
         report.heeded.append(heeded)
@@ -272,6 +277,40 @@ def _expire_one(
         report.expired.append(answer)
     elif isinstance(answer, claim.Extended):
         report.extended.append(answer)
+
+
+def charge_dead(ledger: Ledger, setting: Sweep, lock: Lock) -> None:
+    """Book what a dead attempt's agent said that it used; what was booked before stays.
+
+    Its transcript lies on this disk, or nobody knows and nothing is booked.
+    """
+    folder = setting.layout.attempt(lock.run, lock.task, lock.token)
+    if not lock.run or not (folder / transcripts.TRANSCRIPT).exists():
+        return
+    try:
+        adapter = adapters.load(lock.adapter, setting.checkout)
+    except SwarmError:  # its file is gone or broken since
+        return
+    transcript = transcripts.of_attempt(adapter, folder)
+    transcript.finish()
+    attempts = readable(ledger.view().attempts, lock.task)
+    past = attempts.charges if attempts is not None else []
+    resumed = next((one for one in reversed(past) if one.session == transcript.session), None)
+    before = resumed.said if resumed is not None and transcript.session is not None else {}
+    ended = process.find_record(folder / "outcome.json")
+    is_whole = ended is not None and not ended.output_truncated
+    made = Charge(
+        token=lock.token,
+        run=lock.run,
+        adapter=lock.adapter,
+        slot=lock.slot,
+        seconds=round(ended.seconds, 1) if ended is not None else 0.0,
+        usage=transcript.usage(before, is_whole=is_whole),
+        session=transcript.session,
+        said={**before, **transcript.figures},
+        at=ledger.clock.now(),
+    )
+    budget.charge(ledger, lock.task, lock.agent, made)
 
 
 def _heed(
@@ -308,7 +347,8 @@ def end_as_wanted(
         moves=saved.moves if saved else (),
     )
     mine = claim.Mine.of(lock)
-    answer = claim.release(ledger, mine, ending, setting.bounds, by=wanted.by, park=True)
+    park = wanted.outcome != "given_up"  # which the next attempt may do better
+    answer = claim.release(ledger, mine, ending, setting.bounds, by=wanted.by, park=park)
     request.drop(setting.layout, lock)
     return answer
 

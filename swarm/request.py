@@ -1,8 +1,8 @@
-"""What is asked of an attempt at work: that it stop, or that it end with a question.
+"""What is asked of an attempt at work: that it stop, or end with a question, or as given up.
 
-Enters: a person's word, or an agent's question. Leaves: a file beside its run, until the attempt
-has ended. Guards: a request names its claim's nonce, so that no later attempt heeds it; nothing
-takes the place of a question, neither a stop nor another question.
+Enters: a person's word, or its agent's. Leaves: a file beside its run, until the attempt has ended.
+Guards: a request names its claim's nonce, so that no later attempt heeds it; nothing takes the
+place of a question, neither a stop nor another question; an agent needs no right but to its folder.
 """
 
 from __future__ import annotations
@@ -42,15 +42,23 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     text: str  # its lines kept
 
 
-Kind = TypeVar("Kind", Stop, Question)
+class GivenUp(msgspec.Struct, frozen=True, kw_only=True):
+    """`runs/<run>/.ask/<task>/given-up`: this claim's agent cannot do the task."""
+
+    nonce: str
+    why: str  # one line
+
+
+Kind = TypeVar("Kind", Stop, Question, GivenUp)
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """All that is wanted of one claim: at least one of the two."""
+    """All that is wanted of one claim: at least one of the three."""
 
     stop: Stop | None = None
     question: Question | None = None
+    given_up: GivenUp | None = None
 
     @property
     def is_now(self) -> bool:
@@ -63,9 +71,18 @@ class Wanted:
         return self.stop.by if self.stop is not None else ""
 
     @property
-    def outcome(self) -> Literal["stopped", "asked"]:
-        """A question stays one, whoever stops the attempt meanwhile."""
-        return "stopped" if self.question is None else "asked"
+    def outcome(self) -> Literal["stopped", "asked", "given_up"]:
+        """A question stays one, whoever stops the attempt meanwhile; a person's word is stronger
+        than its agent's that it gives up.
+        """
+        if self.question is not None:
+            return "asked"
+        return "stopped" if self.stop is not None else "given_up"
+
+    @property
+    def is_agents(self) -> bool:
+        """Has its agent said how it ends? Then it ends so, whatever the agent did after."""
+        return self.outcome != "stopped"
 
     @property
     def says(self) -> str:
@@ -74,9 +91,12 @@ class Wanted:
         if self.stop is not None:
             why = f": {self.stop.why}" if self.stop.why else ""
             parts.append(f"stopped by {self.stop.by}{why}")
-        if self.question is not None:
-            parts.append(self.question.text)
-        return "; it asks: ".join(parts)
+        if self.given_up is not None:
+            parts.append(f"given up: {self.given_up.why}")
+        said = "; ".join(parts)
+        if self.question is None:
+            return said
+        return f"{said}; it asks: {self.question.text}" if said else self.question.text
 
     def ending(
         self,
@@ -94,14 +114,16 @@ class Wanted:
 
 
 def question_folder(layout: Layout, run: str, task: str) -> Path:
-    """Where the agent of a task leaves a question: all that it has to be able to write for that."""
+    """Where the agent of a task leaves what it wants: all that it has to be able to write."""
     return layout.runs / run / ".ask" / task
 
 
 def find_wanted(layout: Layout, lock: Lock) -> Wanted | None:
     """What is wanted of this very claim. Cheap enough for every poll."""
-    stop, question = _find_stop(layout, lock), _find_question(layout, lock)
-    return Wanted(stop, question) if stop is not None or question is not None else None
+    wanted = Wanted(
+        _find_stop(layout, lock), _find_question(layout, lock), _find_given_up(layout, lock)
+    )
+    return wanted if wanted != Wanted() else None
 
 
 def put_stop(layout: Layout, lock: Lock, stop: Stop) -> None:
@@ -141,6 +163,18 @@ def add_question(layout: Layout, lock: Lock, question: str) -> bool:
         return True
 
 
+def put_given_up(layout: Layout, lock: Lock, why: str) -> None:
+    """Leave an agent's word that it gives up; an earlier one is replaced whole.
+
+    Raises:
+        OSError: it could not be written; an earlier one stands.
+    """
+    path = _given_up_path(layout, lock)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with alone(path.parent):
+        put_whole(path, msgspec.json.encode(GivenUp(nonce=lock.nonce, why=one_line(why))))
+
+
 def has_asked(asked: str, question: str) -> bool:
     """Is the question one of those that were asked, each below the other?"""
     return f"\n\n{question}\n\n" in f"\n\n{asked}\n\n"
@@ -148,12 +182,14 @@ def has_asked(asked: str, question: str) -> bool:
 
 def drop(layout: Layout, lock: Lock) -> None:
     """The attempt has ended; whatever was wanted of it is done."""
-    with contextlib.suppress(OSError):
-        if _find_stop(layout, lock) is not None:
-            _stop_path(layout, lock).unlink()
-    with contextlib.suppress(OSError):
-        if _find_question(layout, lock) is not None:
-            _question_path(layout, lock).unlink()
+    for find, path in (
+        (_find_stop, _stop_path),
+        (_find_question, _question_path),
+        (_find_given_up, _given_up_path),
+    ):
+        with contextlib.suppress(OSError):
+            if find(layout, lock) is not None:
+                path(layout, lock).unlink()
 
 
 def _stop_path(layout: Layout, lock: Lock) -> Path:
@@ -163,6 +199,10 @@ def _stop_path(layout: Layout, lock: Lock) -> Path:
 
 def _question_path(layout: Layout, lock: Lock) -> Path:
     return question_folder(layout, lock.run, lock.task) / "question"
+
+
+def _given_up_path(layout: Layout, lock: Lock) -> Path:
+    return question_folder(layout, lock.run, lock.task) / "given-up"
 
 
 def _find_stop(layout: Layout, lock: Lock) -> Stop | None:
@@ -176,6 +216,13 @@ def _find_question(layout: Layout, lock: Lock) -> Question | None:
         return None
     # The agent can write there by itself.
     return msgspec.structs.replace(found, text=plain(found.text)[:MOST_ASKED])
+
+
+def _find_given_up(layout: Layout, lock: Lock) -> GivenUp | None:
+    found = _decoded(_given_up_path(layout, lock), GivenUp)
+    if found is None or found.nonce != lock.nonce:
+        return None
+    return msgspec.structs.replace(found, why=one_line(found.why) or "it does not say why")
 
 
 def _decoded(path: Path, kind: type[Kind]) -> Kind | None:

@@ -418,7 +418,9 @@ class Shim:
         # without any child cannot have a living descendant.
         if not tree and not self.has_children:
             return True
-        deaf = self.sent and all(_ignores(proc, self.sent) for proc, _ in tree.values())
+        deaf = self.sent and all(
+            self._is_box(proc) or _ignores(proc, self.sent) for proc, _ in tree.values()
+        )
         if now < self.next_at and not (deaf and tree):
             return False
         if not self.ladder:
@@ -433,7 +435,10 @@ class Shim:
         own = os.getpgrp()
         groups: set[int] = set()
         for proc, is_descendant in tree.values():
-            self.signalled.add((proc.pid, proc.start))
+            if not self._is_box(proc):
+                self.signalled.add((proc.pid, proc.start))
+            elif number != signal.SIGKILL:
+                continue
             if not is_descendant or proc.group == own:
                 _send(proc, number)
             elif proc.group not in groups and _is_same(proc):
@@ -443,6 +448,12 @@ class Shim:
         for proc, _ in tree.values():
             if proc.stopped and number != signal.SIGKILL:
                 _send(proc, signal.SIGCONT)
+
+    def _is_box(self, proc: Proc) -> bool:
+        """One of a sandbox's own two. The outer one would end all that it holds at the first
+        signal; it ends by itself, with the program's exit code. The inner one hears none.
+        """
+        return bool(self.spec["is_boxed"]) and self.pid in (proc.pid, proc.parent)
 
     def _rung(self) -> int:
         assert self.ladder

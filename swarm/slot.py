@@ -29,6 +29,7 @@ from swarm.ledger.records import Lock
 from swarm.plumbing.git import Git
 from swarm.plumbing.hub import Hub
 from swarm.plumbing.install import hook_bytes
+from swarm.sandbox import SlotPlaces
 
 _SPARSE = "\tsparseCheckout = true\n\tsparseCheckoutCone = true\n"
 MARKERS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
@@ -159,6 +160,11 @@ class Slot:
     def admin(self) -> Path:
         """The worktree's git dir."""
         return self.repo / "worktrees" / self.name
+
+    @property
+    def places(self) -> SlotPlaces:
+        """What a sandbox shows of it."""
+        return SlotPlaces(self.tree, self.repo, self.record, self.hub.path)
 
     @property
     def slot_git(self) -> Git:

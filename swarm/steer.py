@@ -1,4 +1,4 @@
-"""What is said to work that goes on, and by it: pause, resume, stop; a question.
+"""What is said to work that goes on, and by it: pause, resume, stop; a question, giving up.
 
 Enters: a person's word, or an agent's. Leaves: an event, a request that a loop heeds, a signal, or
 why not. Guards: only a process proved to be the runner is signalled; an attempt's work is saved
@@ -11,8 +11,9 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -131,7 +132,8 @@ def stop_task(
     if is_free is None and lock.host != socket.gethostname():
         return Refusal(task, f"its agent runs on {lock.host}", f"type it on {lock.host}")
     before = request.find_wanted(setting.layout, lock)
-    answer = _end_here(ledger, setting, lock, Wanted(stop, before.question if before else None))
+    before = before or Wanted()
+    answer = _end_here(ledger, setting, lock, Wanted(stop, before.question, before.given_up))
     match answer:
         case Fenced():
             return Refusal(task, f"too late: {answer.now}", f"swarm show {task}")
@@ -188,7 +190,7 @@ def _end_here(
     return Stopped(lock, answer, tuple(report.rescued))
 
 
-# A question
+# An agent's own word
 
 
 def ask(
@@ -208,24 +210,57 @@ def ask(
     while the claim stands.
     """
     question = plain(question)
+
+    def leave(lock: Lock) -> Refusal | None:
+        if request.add_question(setting.layout, lock, question):
+            return None
+        return Refusal(
+            mine.task,
+            f"with what was asked before it is over {request.MOST_ASKED} characters",
+            "what was asked before stands: end here",
+        )
+
+    was_heard = partial(_was_asked, task=mine.task, question=question)
+    return _say(ledger, setting, mine, "the question", leave, was_heard)
+
+
+def give_up(
+    ledger: Ledger, setting: Sweep, mine: Mine, why: str
+) -> RunnerEnds | Stopped | Refusal | Fenced:
+    """End an agent's own attempt as given up: a strike, its work is kept, and the next attempt
+    starts fresh. Otherwise as `ask`.
+    """
+
+    def leave(lock: Lock) -> None:
+        request.put_given_up(setting.layout, lock, why)
+
+    return _say(ledger, setting, mine, "the word", leave, partial(_was_given_up, mine=mine))
+
+
+def _say(
+    ledger: Ledger,
+    setting: Sweep,
+    mine: Mine,
+    what: str,
+    leave: Callable[[Lock], Refusal | None],
+    was_heard: Callable[[View], bool],
+) -> RunnerEnds | Stopped | Refusal | Fenced:
+    """Leave an agent's word for its runner, or do what its runner would when that is gone."""
     view = ledger.view()
     fenced = _why_fenced(view, mine)
     lock = find_lock(view, mine.task)
     if fenced is not None or lock is None:
         return fenced or Fenced(mine.task, mine.token, "it has no claim")
     try:
-        if not request.add_question(setting.layout, lock, question):
-            return Refusal(
-                mine.task,
-                f"with what was asked before it is over {request.MOST_ASKED} characters",
-                "what was asked before stands: end here",
-            )
+        refusal = leave(lock)
     except OSError as error:
         raise SwarmError(
-            "the question could not be left for the runner",
+            f"{what} could not be left for the runner",
             why=str(error),
             hint="say it in your last words, and end without a change",
         ) from error
+    if refusal is not None:
+        return refusal
     is_free = is_flock_free(alive_path(setting.layout.runs, lock.runner))
     is_gone = is_free or (is_free is None and lock.host == socket.gethostname())
     if is_gone and (wanted := request.find_wanted(setting.layout, lock)) is not None:
@@ -234,7 +269,7 @@ def ask(
             return answer
     view = ledger.view()
     fenced = _why_fenced(view, mine)
-    if fenced is None or _was_asked(view, mine.task, question):
+    if fenced is None or was_heard(view):
         return RunnerEnds(lock)
     request.drop(setting.layout, lock)
     return fenced
@@ -244,6 +279,14 @@ def _was_asked(view: View, task: str, question: str) -> bool:
     with contextlib.suppress(records.Undecodable):
         parked = view.parked(task)
         return parked is not None and request.has_asked(parked.question or "", question)
+    return False
+
+
+def _was_given_up(view: View, mine: Mine) -> bool:
+    with contextlib.suppress(records.Undecodable):
+        attempts = view.attempts(mine.task)
+        last = attempts.last if attempts is not None else None
+        return last is not None and (last.token, last.outcome) == (mine.token, "given_up")
     return False
 
 

@@ -112,7 +112,8 @@ class Supervisor:
 
     def _sweep(self) -> Sweep:
         setting = self.setting
-        return Sweep(setting.layout, setting.rules, setting.bounds, setting.config.limits.grace)
+        grace = setting.config.limits.grace
+        return Sweep(setting.layout, setting.rules, setting.bounds, grace, setting.checkout)
 
     def sync_first(
         self,

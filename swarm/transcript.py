@@ -30,6 +30,9 @@ READ = 1 << 20  # bytes of one look: an agent that floods its output holds nobod
 MAX_TEXT = 2000  # characters that an event carries of what was said
 MAX_REPORT = 16 << 20  # bytes
 MAX_WAIT = timedelta(days=8)  # a provider's longest limit is a week
+TRANSCRIPT = "transcript.jsonl"  # in an attempt's folder: what its agent printed
+STDERR = "stderr.log"
+REPORT = "report/usage.json"  # alone in a folder: all of it that the agent itself may write
 _FIGURES = ("cost_usd", "tokens_input", "tokens_cached", "tokens_output", "turns")
 _SUFFIX = {"k": 1_000, "K": 1_000, "m": 1_000_000, "M": 1_000_000}
 
@@ -132,8 +135,10 @@ class Transcript:
         now = now or datetime.now(UTC)
         found: list[Said] = []
         for source, one in self._inputs.items():
-            while lines := list(_new_lines(one, READ, is_last=True)):
-                for line in lines:
+            at = -1
+            while one.offset != at:  # a part of it may hold no end of a line
+                at = one.offset
+                for line in _new_lines(one, READ, is_last=True):
                     self._hear(source, line, found, now)
         self._read_report(found, now)
         return found
@@ -189,7 +194,9 @@ class Transcript:
         rate = price.input if price.cached is None else price.cached
         return ((read - cached) * price.input + cached * rate + written * price.output) / 1e6
 
-    def judge(self, exit_code: int | None, signal: int | None) -> Judgement:
+    def judge(
+        self, exit_code: int | None, signal: int | None, now: datetime | None = None
+    ) -> Judgement:
         """What the adapter's rules say of the end, in order, first match wins. After `finish`.
 
         `exit_code` is None when a signal ended it.
@@ -206,7 +213,7 @@ class Transcript:
                 end = ends.setdefault(rule.source, self._end_of(rule.source))
                 if rule.text is not None and rule.text not in end:
                     continue
-                matched = _Matched(end, datetime.now(UTC))
+                matched = _Matched(end, now or datetime.now(UTC))
             reset = _reset_in(matched.text, rule.reset, matched.at) if matched else None
             return Judgement(rule.is_, rule.hint, reset)
         return Judgement("failed")
@@ -325,6 +332,11 @@ class Transcript:
             if place.in_ == "report":
                 self._figures.pop(name, None)
         self._hear_event("report", event, data, found, now)
+
+
+def of_attempt(adapter: Adapter, folder: Path) -> Transcript:
+    """The transcript that an attempt's folder holds, or will hold."""
+    return Transcript(adapter, folder / TRANSCRIPT, folder / STDERR, folder / REPORT)
 
 
 def judge(

@@ -292,7 +292,7 @@ def test_a_prompt_as_argument_is_the_last_word(checkout: Path, tmp_path: Path) -
     )
     adapter = load("mine", checkout)
     assert words(adapter, tmp_path, prompt="Do {task}") == ["-t", "Do {task}"]
-    assert words(adapter, tmp_path, prompt="-rf is a title") == ["-t", "\n-rf is a title"]
+    assert words(adapter, tmp_path, prompt="-rf is a title") == ["-t", "Task: -rf is a title"]
     with pytest.raises(UsageError, match="too long for one argument"):
         words(adapter, tmp_path, prompt="ä" * (64 << 10))
 

@@ -141,7 +141,7 @@ def test_a_question_ends_the_attempt_and_keeps_its_work_however_it_ends(
         "one\n",
         "left\n",
     )
-    assert world.events("one") == ["added", "claimed", "released", "parked"]
+    assert world.events("one") == ["added", "claimed", "charged", "released", "parked"]
     assert requests(world) == [], "the request is gone with it"
 
 
@@ -172,12 +172,14 @@ def test_an_answer_reaches_the_next_attempt_which_goes_on_from_the_work(
     prompt = world.file("told.txt") or ""
     assert f"Your last attempt ended with a question. {Q}\n" in prompt
     assert f"- You asked: {Q}\n  ann answered: per invoice,\n  rounded half up\n" in prompt
-    assert world.events("one")[2:8] == [
+    assert world.events("one")[2:10] == [
+        "charged",
         "released",
         "parked",
         "told",
         "reopened",
         "claimed",
+        "charged",
         "sealed",
     ]
     assert attempts(world).told == [], "what was said of it is over once it has landed"
@@ -526,7 +528,7 @@ def test_a_run_killed_before_it_gives_the_claim_back_loses_no_question(world: Wo
     assert again.returncode == 1, again.stdout + again.stderr
     assert f"healed    a run was killed: one parked, work kept: {Q}" in again.stdout
     world.step()
-    assert world.events("one") == ["added", "claimed", "released", "parked"]
+    assert world.events("one") == ["added", "claimed", "charged", "released", "parked"]
     assert parked(world).question == Q
     work = attempts(world).work
     assert work is not None and world.file("left.txt", work.head) == "left\n"

@@ -34,6 +34,7 @@ tasks = "tasks"
 slots = 2
 agent = "claude"
 agents = "claude:3,codex:2"
+fallback = "codex"
 roles = "build:3, review:1"
 permission = "bypass"
 sandbox = "none"
@@ -54,8 +55,16 @@ output = "64MiB"
 turns = 80
 tokens = 2000000
 cost_usd = 2
+patience = "2m"
+provider = "6h"
+task_time = "2h"
+task_tokens = 6000000
 task_cost_usd = 6.00
+task_attempts = 5
+run_time = "8h"
+run_tokens = 50000000
 run_cost_usd = 20.00
+run_attempts = 40
 
 [claims]
 lease = "15m"

@@ -131,6 +131,7 @@ def test_an_agent_sees_the_base_list_and_what_it_is_told() -> None:
         "SWARM_TARGET": "main",
         "SWARM_PROMPT": "/state/runs/r7/csv-export/2/prompt.md",
         "SWARM_TASK_FILE": "/state/runs/r7/csv-export/2/task.md",
+        "SWARM_REPORT": "/state/report/usage.json",
         "SWARM_MARK": "secret",
     }
 

@@ -97,7 +97,7 @@ def test_an_agent_that_works_is_sealed_and_its_folder_has_prompt_and_outcome(
         f'cat > "$TMPDIR/prompt"; grep -q "Write done.txt" "$TMPDIR/prompt" && {WORK}'
     )
     world.work_loop(loop)
-    assert world.events(task)[-2:] == ["claimed", "sealed"]
+    assert world.events(task)[-3:] == ["claimed", "charged", "sealed"]
     world.work_gate()
     assert world.file("done.txt") == "done\n"
     folder = world.layout.attempt("r1", task, 1)
@@ -693,8 +693,8 @@ def test_a_claim_whose_answer_was_lost_is_worked_on(
     task = world.add("Lost answer")
     real = loops.acquire
 
-    def lost(*args: Any) -> None:
-        real(*args)
+    def lost(*args: Any, **keys: Any) -> None:
+        real(*args, **keys)
         monkeypatch.setattr(loops, "acquire", real)
         raise HubUnusable("git did not answer: whether it was written is unknown")
 
@@ -704,7 +704,7 @@ def test_a_claim_whose_answer_was_lost_is_worked_on(
         loop.tick()
     assert world.state(task) is State.CLAIMED
     world.work_loop(loop)
-    assert world.events(task)[-2:] == ["claimed", "sealed"], "claimed once"
+    assert world.events(task)[-3:] == ["claimed", "charged", "sealed"], "claimed once"
 
 
 def test_an_agent_program_that_is_missing_is_no_strike(world: World) -> None:

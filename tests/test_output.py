@@ -289,6 +289,7 @@ def a_status(**facts: Any) -> Status:
         "gate": GateNow(strategy="serial", slots=1, holder=None, is_alive=True, paused=None),
         "waiting": [],
         "upstream": None,
+        "limited": [],
         "cost": overview.Cost(known_usd=None, attempts_known=None, attempts_unknown=None),
         "disk": Disk(path="/x/app.swarm", bytes=None, age_seconds=None),
     }

@@ -339,7 +339,7 @@ def test_S6_a_working_slot_shows_its_activity_and_unknown_cost_is_null(world: Wo
     assert (slot.slot, slot.task, slot.attempt, slot.state) == ("s1", "working-one", 1, "working")
     assert (slot.commits, slot.files_changed, slot.newest) == (1, 2, "src/app/b.py")
     assert slot.active_age_seconds is not None
-    assert slot.cost_usd is None and slot.tokens is None
+    assert slot.usage is None and slot.doing is None
     cost = look(world).cost
     assert (cost.known_usd, cost.attempts_known, cost.attempts_unknown) == (None, None, None)
 
@@ -737,13 +737,13 @@ def test_the_documented_keys_of_status(world: World) -> None:
     assert found["schema"] == "swarm.status/1"
     assert set(found) == {
         "schema", "at", "repository", "ledger", "target", "run", "needs_you", "counts", "slots",
-        "queue", "gate", "waiting", "upstream", "cost", "disk",
+        "queue", "gate", "waiting", "upstream", "limited", "cost", "disk",
     }  # fmt: skip
     assert found["repository"] == "app"
     assert set(found["ledger"]) == {"oid", "age_seconds"}
     assert found["run"]["id"] == "r1" and found["run"]["pid"] == 52077
     assert {"slot", "agent", "adapter", "task", "attempt", "token", "strikes", "since", "state",
-            "active_age_seconds", "commits", "files_changed", "tokens", "cost_usd", "why"} <= set(
+            "active_age_seconds", "commits", "files_changed", "usage", "doing", "why"} <= set(
         found["slots"][0]
     )  # fmt: skip
     assert {"task", "token", "position", "since", "state", "check", "for_seconds",

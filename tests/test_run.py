@@ -20,6 +20,7 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -231,12 +232,37 @@ def test_what_is_not_committed_is_told(world: World, marks: Path) -> None:
     assert "will not see it: notes.txt" in done.stdout
 
 
-def test_limits_that_cannot_be_kept_are_told(tmp_path: Path, marks: Path) -> None:
-    world = World(tmp_path, config="[limits]\ntokens = 1000\ncost_usd = 2.0\n")
+def mute(world: World) -> None:
+    """An agent that never says what it used."""
+    text = resources.files("swarm.agents").joinpath("command.toml").read_text("utf-8")
+    lines = [line for line in text.splitlines() if 'in = "report"' not in line]
+    own = world.app / ".swarm/agents/mute.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text("\n".join(lines).replace('name = "command"', 'name = "mute"'))
+
+
+@pytest.mark.parametrize(
+    ("limit", "cure"),
+    [
+        ("cost_usd = 2.0", "limit time or attempts instead"),
+        ("run_cost_usd = 2.0", "limit time or attempts instead"),
+        ("task_cost_usd = 2.0", "limit time or attempts instead"),
+        ("tokens = 1000", "limit time instead"),
+        ("turns = 10", "limit time instead"),
+    ],
+)
+def test_a_limit_that_cannot_hold_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marks: Path, limit: str, cure: str
+) -> None:
+    world = World(tmp_path, config=f"[limits]\n{limit}\n")
+    mute(world)
     task(world, "one")
-    done = run_swarm(world.app, "run", "--", agent(world, WORK))
-    assert "note      not enforced by this version: [limits] tokens" in done.stdout
-    assert "[limits] cost_usd: command has no option for it" in done.stdout
+    done = run_swarm(world.app, "run", "--agent", "mute", "--", "/bin/true")
+    key = limit.partition(" ")[0]
+    assert done.returncode == 2
+    assert f"[limits] {key} cannot hold: mute does not say " in done.stderr
+    assert cure in done.stderr
+    assert world.events() == ["created", "added"] or "claimed" not in world.events()
     world.close()
 
 
@@ -359,7 +385,6 @@ def test_an_empty_plan_says_how_to_add_a_task(world: World, typed: Typed) -> Non
     ("setting", "named"),
     [
         ('[run]\nsandbox = "bwrap"', 'sandbox = "bwrap" is not done by this version'),
-        ('[run]\nagents = "claude:1,codex:1"', "[run] agents is not done by this version"),
         ('[gate]\nstyle = "rebase"', 'style = "rebase" is not done by this version'),
     ],
 )
@@ -554,8 +579,8 @@ def test_a_terminal_shows_the_table_and_ctrl_c_works_there(world: World, marks: 
     assert tty.end() == 130
     said = tty.out.decode()
     assert re.search(r"app -> main   landed 0 of 2   working 2 ", said)
-    assert re.search(r"slot +task +att +for +doing", said)
-    assert re.search(r"s\d +one +1 +00:0\d +", said)
+    assert re.search(r"slot +task +att +for +tokens +cost +doing", said)
+    assert re.search(r"s\d +one +1 +00:0\d +- +- +", said)
     assert re.search(r"s\d   idle: ", said)
     assert re.search(r"gate +waits for changes +queue 0", said)
     assert said.rindex("\x1b[?25h") > said.rindex("\x1b[?25l"), "the cursor is back"

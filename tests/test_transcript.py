@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from swarm import transcript
 from swarm.adapter import Adapter, load
+from swarm.ledger.records import Usage
 from swarm.transcript import Judgement
+
+NOW = datetime(2026, 1, 1, 3, 4, 5, tzinfo=UTC)
 
 MINIMAL = """\
 format = 1
@@ -202,3 +210,280 @@ def test_no_line_of_any_kind_is_fatal_or_hides_the_next(
     assert judge(claude, 0, None, before + lines(result()), stderr).is_ == "success"
     cut = before + lines(result()).rstrip(b"\n")
     assert judge(claude, 0, None, cut, stderr).is_ == "success", "no newline at its end"
+
+
+# -- what was said --------------------------------------------------------------------------------
+
+STREAM = """
+session = { when = { type = "init" }, at = "id" }
+message = { when = { type = "say" }, at = "parts[].text" }
+tool = { when = { type = "tool" }, at = "name" }
+result = { when = { type = "end" }, at = "text" }
+turn = { when = { type = "say" } }
+tokens_input = { when = { type = "end" }, at = ["use.new", "use.cached"] }
+tokens_cached = { when = { type = "end" }, at = "use.cached" }
+tokens_output = { when = { type = "end" }, at = "use.out" }
+cost_usd = { when = { type = "end" }, at = "usd", cumulative = true }
+"""
+
+
+class Agent:
+    """An agent's output files, written bit by bit, and the transcript that reads them."""
+
+    def __init__(self, folder: Path, adapter: Adapter) -> None:
+        (folder / "report").mkdir()
+        self.folder = folder
+        self.transcript = transcript.of_attempt(adapter, folder)
+
+    def print(self, data: bytes, name: str = transcript.TRANSCRIPT) -> None:
+        with (self.folder / name).open("ab") as file:
+            file.write(data)
+
+    def report(self, text: str) -> None:
+        (self.folder / transcript.REPORT).write_text(text)
+
+    def said(self) -> list[tuple[str, str]]:
+        return [(one.kind, one.text) for one in self.transcript.read(NOW)]
+
+
+@pytest.fixture
+def agent(tmp_path: Path, checkout: Path) -> Callable[..., Agent]:
+    def build(places: str = STREAM, **keys: str) -> Agent:
+        (tmp_path / "attempt").mkdir()
+        return Agent(tmp_path / "attempt", mine(checkout, places=places, **keys))
+
+    return build
+
+
+END = {"type": "end", "text": "done", "usd": 0.02, "use": {"new": 100, "cached": 20, "out": 7}}
+
+
+def test_events_are_read_as_they_come_and_each_once(agent: Callable[..., Agent]) -> None:
+    one = agent()
+    assert one.said() == [], "nothing is there yet"
+    one.print(lines({"type": "init", "id": "abc"}) + b'{"type": "say", "parts": [{"text"')
+    assert one.said() == [("started", "abc")], "half a line is no line"
+    one.print(b': "Hel"}, {"text": "lo"}]}\n' + lines({"type": "tool", "name": "Bash"}))
+    assert one.said() == [("message", "Hello"), ("tool", "Bash")]
+    assert (one.transcript.doing, one.transcript.turns, one.transcript.session) == (
+        "Bash",
+        1,
+        "abc",
+    )
+    one.print(b"what is this?\n" + lines({"type": "new kind"}, END))
+    assert one.said() == [("result", "done"), *[("usage", "")] * 4]
+    assert one.said() == []
+
+
+def test_what_was_said_is_the_usage_and_the_rest_is_unknown(agent: Callable[..., Agent]) -> None:
+    one = agent()
+    one.print(lines({"type": "say", "parts": [{"text": "a"}]}))
+    one.said()
+    assert one.transcript.usage() == Usage(turns=1), "unknown is None, never 0"
+    one.print(lines(END))
+    one.said()
+    whole = Usage(cost_usd=0.02, tokens_input=120, tokens_cached=20, tokens_output=7, turns=1)
+    assert one.transcript.usage() == whole
+    assert whole.tokens == 127
+
+
+def test_cumulative_figures_of_a_resumed_session_are_turned_into_differences(
+    agent: Callable[..., Agent],
+) -> None:
+    one = agent()
+    one.print(lines(END))
+    one.said()
+    before = {"cost_usd": 0.015, "tokens_input": 100.0}
+    usage = one.transcript.usage(before)
+    assert usage.cost_usd == 0.005, "counts from the session's start"
+    assert usage.tokens_input == 120, "counts from the attempt's"
+    assert one.transcript.figures["cost_usd"] == 0.02, "what the next one counts from"
+    assert one.transcript.usage({"cost_usd": 0.5}).cost_usd == 0.02, "it began to count anew"
+
+
+def test_what_each_event_adds_is_unknown_when_a_part_was_left_out(
+    agent: Callable[..., Agent],
+) -> None:
+    places = """
+tokens_input = { when = { type = "step" }, at = "in", sum = true }
+cost_usd = { when = { type = "step" }, at = "usd" }
+turn = { when = { type = "step" } }
+"""
+    one = agent(places)
+    one.print(lines({"type": "step", "in": 10, "usd": 0.1}, {"type": "step", "in": 5, "usd": 0.3}))
+    one.said()
+    assert one.transcript.usage() == Usage(cost_usd=0.3, tokens_input=15, turns=2)
+    assert one.transcript.usage(is_whole=False) == Usage(cost_usd=0.3)
+
+
+def test_figures_in_lines_of_text(agent: Callable[..., Agent]) -> None:
+    places = r"""
+tokens_input = { pattern = 'Tokens: (?P<value>[\d.,]+[kM]?) sent', sum = true }
+tokens_output = { pattern = 'sent, (?P<value>[\d.,]+[kM]?) received', sum = true }
+cost_usd = { pattern = 'Cost: .*, \$(?P<value>[\d.]+) session' }
+message = { in = "stderr", pattern = '^note: (?P<value>.*)' }
+"""
+    one = agent(places, output="text")
+    one.print(b"Tokens: 2.0k sent, 24 received. Cost: $0.01 message, $0.01 session.\n")
+    one.print(b"Tokens: 1,500 sent, 1M received. Cost: $0.02 message, $0.03 session.\n")
+    one.print(b"note: \xff thinking\n", transcript.STDERR)
+    assert ("message", "\ufffd thinking") in one.said()
+    assert one.transcript.usage() == Usage(
+        cost_usd=0.03, tokens_input=3500, tokens_output=1_000_024
+    )
+
+
+def test_a_report_stands_for_the_whole_attempt_each_time_it_is_written(
+    agent: Callable[..., Agent],
+) -> None:
+    places = """
+cost_usd = { in = "report", at = "usd" }
+tokens_input = { in = "report", at = "each[].in" }
+tokens_output = { in = "report", at = "total.out", sum = true }
+"""
+    one = agent(places, output="text")
+    for text, usage in (
+        ('{"usd": 0.5, "each": [{"in": 3}, {"in": 4}], "total": {"out": 2}}',
+         Usage(cost_usd=0.5, tokens_input=7, tokens_output=2)),
+        ('{"usd": 0.6', Usage(cost_usd=0.5, tokens_input=7, tokens_output=2)),
+        ('{"usd": 0.6, "total": {"out": 9}}', Usage(cost_usd=0.6, tokens_output=9)),
+    ):  # fmt: skip
+        one.report(text)
+        one.said()
+        assert one.transcript.usage() == usage, text
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "huge", "list", "nothing"])
+def test_a_report_that_is_none_is_not_read(
+    agent: Callable[..., Agent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(transcript, "MAX_REPORT", 1000)
+    one = agent('cost_usd = { in = "report", at = "usd" }', output="text")
+    place = one.folder / transcript.REPORT
+    (tmp_path / "secret").write_text('{"usd": 1}')
+    match kind:
+        case "link":
+            place.symlink_to(tmp_path / "secret")
+        case "pipe":
+            os.mkfifo(place)
+        case "folder":
+            place.mkdir()
+        case "huge":
+            one.report('{"usd": 1, "pad": "' + "x" * 1000 + '"}')
+        case "list":
+            one.report('[{"usd": 1}]')
+    assert one.said() == []
+    assert one.transcript.usage() == Usage()
+
+
+@pytest.mark.parametrize(
+    "value", [-1, True, None, "many", 1e300, float("nan"), [], {"a": 1}, "", "k"]
+)
+def test_what_is_no_amount_was_not_said(agent: Callable[..., Agent], value: object) -> None:
+    one = agent()
+    one.print(json.dumps({"type": "end", "usd": value}).encode() + b"\n")
+    one.said()
+    assert one.transcript.usage().cost_usd is None
+
+
+def test_a_flood_is_read_in_bounded_parts_and_its_end_is_not_lost(
+    agent: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transcript, "READ", 1000)
+    one = agent()
+    one.print(lines({"type": "say", "parts": [{"text": "x"}]}) * 100)
+    assert 0 < len(one.said()) < 100
+    one.print(lines(END).rstrip(b"\n"))
+    found = one.transcript.finish(NOW)
+    assert [said.text for said in found if said.kind == "result"] == ["done"]
+    assert one.transcript.turns == 100
+
+
+def test_a_price_makes_a_cost_of_tokens_and_says_so(
+    checkout: Path, agent: Callable[..., Agent]
+) -> None:
+    places = """
+tokens_input = { when = { type = "end" }, at = "in" }
+tokens_cached = { when = { type = "end" }, at = "cached" }
+tokens_output = { when = { type = "end" }, at = "out" }
+"""
+    one = agent(places, tail="[price]\ninput = 2.0\ncached = 0.5\noutput = 10.0\n")
+    assert one.transcript.usage() == Usage()
+    one.print(lines({"type": "end", "in": 1_000_000, "cached": 400_000, "out": 100_000}))
+    one.said()
+    usage = one.transcript.usage()
+    assert (usage.cost_usd, usage.is_priced) == (pytest.approx(1.2 + 0.2 + 1.0), True)
+
+
+# -- waiting and limits ---------------------------------------------------------------------------
+
+WAITING = STREAM + (
+    'waiting = [{ when = { type = "retry", status = 429 }, reset = ["delay=(?P<ms>[0-9]+)"] },'
+    ' { in = "stderr", text = "429" }]\n'
+)
+
+
+def test_an_agent_that_waits_for_its_provider_says_until_when(
+    agent: Callable[..., Agent],
+) -> None:
+    one = agent(WAITING)
+    one.print(lines({"type": "retry", "status": 429, "delay": 90_000}))
+    assert [kind for kind, _ in one.said()] == ["limit"]
+    assert one.transcript.waits_since == NOW
+    assert one.transcript.waits_until == NOW + timedelta(seconds=90)
+    one.print(lines({"type": "say", "parts": [{"text": "on"}]}))
+    one.said()
+    assert (one.transcript.waits_since, one.transcript.waits_until) == (None, None), "it goes on"
+    one.print(b"Attempt 1 failed: 429\n", transcript.STDERR)
+    one.said()
+    assert (one.transcript.waits_since, one.transcript.waits_until) == (NOW, None)
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ("try again in 20 s", NOW + timedelta(seconds=20)),
+        ("reset_at=1767323045", NOW + timedelta(days=1)),
+        ("reset_at=1767323045000", NOW + timedelta(days=1)),
+        ("until 2026-01-01T04:04:05Z", NOW + timedelta(hours=1)),
+        ("until 2026-01-01T05:04:05+01:00", NOW + timedelta(hours=1)),
+        ("until 2020-01-01T00:00:00Z", NOW),  # passed: now
+        ("try again in 99999999 s", NOW + timedelta(days=8)),  # nobody waits longer
+        ("try again in 1e999 s", None),
+        ("until 2026-99-99T00:00:00Z", None),
+        ("soon", None),
+    ],
+)
+def test_when_a_limit_ends_is_found_in_what_was_said(
+    checkout: Path, tmp_path: Path, said: str, wanted: datetime | None
+) -> None:
+    tail = r"""
+[[outcome]]
+is = "limit"
+when = { type = "error" }
+reset = ['in (?P<seconds>[\de.]+) s', 'reset_at=(?P<epoch>\d+)', 'until (?P<iso>[\dTZ:+-]+)']
+"""
+    (tmp_path / "attempt").mkdir()
+    one = Agent(tmp_path / "attempt", mine(checkout, tail=tail))
+    one.print(lines({"type": "error", "error": {"message": said}}))
+    one.said()
+    assert one.transcript.judge(1, None) == Judgement("limit", None, wanted)
+
+
+@given(st.lists(st.binary(max_size=200), max_size=20), st.integers(1, 64))
+@settings(max_examples=50, deadline=None)
+def test_any_bytes_in_any_parts_are_read_without_a_fault(parts: list[bytes], size: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        one = Agent(Path(folder), load("claude", None))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(transcript, "READ", size)
+            patch.setattr(transcript, "MAX_LINE", 100)
+            for part in parts:
+                one.print(part)
+                one.print(part, transcript.STDERR)
+                one.transcript.read()
+            one.print(b"\n" + lines(INIT, result(num_turns=3)))
+            one.transcript.finish()
+        assert one.transcript.session == "934c"
+        assert one.transcript.usage().turns == 3
+        assert one.transcript.judge(0, None).is_ in ("success", "limit", "login")

@@ -23,13 +23,21 @@ from swarm import config as configuration
 from swarm import launch, overview, probe
 from swarm.adapter import Adapter
 from swarm.breaker import read_limits
-from swarm.cli.ready import SLOT, STANDS, Order, limits_unheld, refuse_unsupported, rehearse
+from swarm.cli.ready import (
+    SLOT,
+    STANDS,
+    Order,
+    confined,
+    limits_unheld,
+    refuse_unsupported,
+    rehearse,
+)
 from swarm.config import Config
 from swarm.errors import Exit, SwarmError, UsageError
 from swarm.layout import Layout, beside
 from swarm.ledger import records
 from swarm.output import clean, render_agent, render_agents, render_forgot, render_ready
-from swarm.overview import Forgot, Limited, Ready, WouldRun, Wrong
+from swarm.overview import Forgot, Ready, Refused, WouldRun, Wrong
 from swarm.workspace import Workspace, find_checkout, opened
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -100,7 +108,7 @@ def forget(name: str, as_json: bool) -> None:
                 f"the limit of {name} could not be forgotten",
                 why=f"{layout.limits} cannot be written",
             )
-    was = Limited.of(known) if known is not None else None
+    was = Refused.of(known) if known is not None else None
     is_over = known is not None and known.until <= datetime.now(UTC)
     _print(Forgot(name=name, was=was, is_over=is_over), as_json, render_forgot)
 
@@ -166,7 +174,9 @@ def _examine(place: _Place, order: Order, name: str) -> Ready:
                 wrong += map(Wrong.of, _refusals(work, adapter))
                 launched = rehearse(work, order, adapter)
                 path = launch.words_of(launched)[0]
-                start = _would_run(launched)
+                # A sandbox that is not there was refused already.
+                sandbox = () if wrong else _sandboxed(work, adapter, path)
+                start = _would_run(launched, sandbox)
     except SwarmError as error:
         wrong.append(Wrong.of(error))
     known = probe.find_out([(adapter, path)], os.environ, place.home, place.passed)[0]
@@ -189,7 +199,7 @@ def _examine(place: _Place, order: Order, name: str) -> Ready:
         version=known.version,
         logged_in=known.is_logged_in,
         login=overview.asks(adapter),
-        limit=Limited.of(limit) if limit is not None else None,
+        limit=Refused.of(limit) if limit is not None else None,
         wrong=wrong,
         start=start,
     )
@@ -213,12 +223,23 @@ def _refusals(work: Workspace, adapter: Adapter) -> Iterator[SwarmError]:
     """For which settings a run would refuse to start this agent."""
     try:
         refuse_unsupported(work.config)
-    except UsageError as error:
+    except SwarmError as error:
         yield error
     yield from limits_unheld(work.config, adapter)
 
 
-def _would_run(launched: launch.Launch) -> WouldRun:
+def _sandboxed(work: Workspace, adapter: Adapter, program: str) -> tuple[str, ...]:
+    """What the sandbox means, in lines; the program is tried in it.
+
+    Raises:
+        SandboxUnusable: the program does not start in it, though it does outside.
+    """
+    if work.config.run.sandbox == "none":
+        return ()
+    return confined(work, adapter, program, probe.version_of(adapter, program, os.environ))
+
+
+def _would_run(launched: launch.Launch, sandbox: tuple[str, ...]) -> WouldRun:
     spec = launch.spec_of(launched)
     typed = " ".join(spec.argv)
     limit = spec.time_limit
@@ -228,6 +249,7 @@ def _would_run(launched: launch.Launch) -> WouldRun:
         environment=sorted(spec.env),
         prompt=launched.adapter.prompt.how,
         permission=launched.permission,
+        sandbox=list(sandbox),
         home=str(launched.home) if launched.home is not None else None,
         time_limit_seconds=limit.total_seconds() if limit is not None else None,
         stands={word: what for word, what in STANDS.items() if word in typed},

@@ -273,18 +273,34 @@ def release(task: str | None, reason: str, give_up: bool, as_json: bool) -> None
         answer = hand.give_back(work, stand, one_line(reason), person(), give_up=give_up, task=task)
         if isinstance(answer, Fenced):
             _fenced(answer, as_json)
-        assert isinstance(answer, Released)
-        parked = answer.parked
-        kept = answer.attempts.work if stand.is_hand else None
+        released: Released | None = None
+        match answer:
+            case Refusal():
+                raise UsageError(f"{answer.task}: {answer.why}", hint=answer.hint or None)
+            case steer.RunnerEnds(lock):
+                name = lock.task
+                lines = [f"given up  {name}   this attempt ends now; the next one starts fresh"]
+            case steer.Stopped(lock, released):
+                name = lock.task
+                lines = [f"given up  {name}   this attempt has ended; the next one starts fresh"]
+            case Released():
+                name, released = answer.task, answer
+                work_ref = answer.attempts.work.ref if answer.attempts.work else None
+                lines = [
+                    f"released  {name}   work kept in {work_ref}"
+                    if work_ref
+                    else f"released  {name}"
+                ]
+        parked = released.parked if released is not None else None
+        if parked is not None:
+            lines.append(f"parked    {name}   {parked.message}")
+        kept = released.attempts.work if released is not None else None
         record = {
             "schema": "swarm.release/1",
-            "task": answer.task,
+            "task": name,
             "parked": parked.message if parked else None,
             "work": kept.ref if kept else None,
         }
-        lines = [f"released  {answer.task}   {f'work kept in {kept.ref}' if kept else ''}".rstrip()]
-        if parked is not None:
-            lines.append(f"parked    {answer.task}   {parked.message}")
         _show(as_json, record, lines)
 
 

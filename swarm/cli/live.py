@@ -25,7 +25,7 @@ from swarm.ids import parse_duration, short, span_text
 from swarm.ledger.store import Ledger, Logged
 from swarm.ledger.view import State, View
 from swarm.loop import Loop
-from swarm.output import QUIET, event_line, plural
+from swarm.output import QUIET, cost_text, event_line, plural, tokens_text
 from swarm.overview import Live as Told
 from swarm.overview import LiveCheck, LiveSlot, Standing, live_path, stand, write_live
 from swarm.plumbing.hub import LEDGER
@@ -184,9 +184,12 @@ def table(
             counts.append(f"{'working' if state == 'claimed' else state} {found}")
     name = setting.checkout.name
     head = f"{name} -> {supervisor.ledger.branch}   " + "   ".join(counts)
-    lines = ["", f"{head}   {span_text(now - began)}   cost unknown"]
+    lines = ["", f"{head}   {span_text(now - began)}   {_cost_so_far(supervisor)}"]
     lines += _needs_you(at)
-    lines += ["", f"{'slot':<5} {'task':<24} {'att':<4} {'for':<8} doing"]
+    lines += [
+        "",
+        f"{'slot':<5} {'task':<24} {'att':<4} {'for':<8} {'tokens':>7} {'cost':>7}  doing",
+    ]
     idle: dict[str, list[str]] = {}
     for loop in supervisor.loops:
         line = _slot_line(loop, setting.config.limits.attempt)
@@ -217,8 +220,32 @@ def _slot_line(loop: Loop, limit: timedelta | None) -> str | None:
     span = timedelta(seconds=time.monotonic() - attempt.started)
     return (
         f"{loop.slot.name:<5} {attempt.mine.task:<24} {attempt.mine.token:<4} "
-        f"{span_text(span):<8} {_doing(loop)}"
+        f"{span_text(span):<8} {_used(loop)}  {_doing(loop)}"
     )
+
+
+def _used(loop: Loop) -> str:
+    usage = loop.idle.live.get(loop.slot.name)
+    tokens = tokens_text(usage.tokens if usage else None)
+    cost = "-" if usage is None or usage.cost_usd is None else cost_text(usage.cost_usd)
+    return f"{tokens:>7} {cost:>7}"
+
+
+def _cost_so_far(supervisor: Supervisor) -> str:
+    """Of ended attempts and of those at work, as far as it is known."""
+    idle = supervisor.idle
+    known = [usage.cost_usd for usage in list(idle.live.values()) if usage.cost_usd is not None]
+    spent = idle.spent.attempts - idle.spent.attempts_unknown
+    if not known and not spent:
+        return "cost unknown"
+    total = idle.spent.known_usd + sum(known)
+    cap = supervisor.setting.terms.run.cost_usd
+    return f"{cost_text(total)} known" + (f" of ${cap:g}" if cap is not None else "")
+
+
+def _said_last(loop: Loop) -> str:
+    transcript = loop.attempt.transcript if loop.attempt is not None else None
+    return one_line(transcript.doing, 80) if transcript is not None else ""
 
 
 def _doing(loop: Loop) -> str:
@@ -240,9 +267,16 @@ def _doing(loop: Loop) -> str:
                 return "working"
             if child.output_at <= child.started_at:
                 return "no output yet"
+            waits = attempt.transcript
+            if waits is not None and waits.waits_since is not None:
+                until = waits.waits_until
+                when = f" until {until.astimezone():%H:%M:%S}" if until is not None else ""
+                return f"waits for its provider{when}"
             quiet = (datetime.now(UTC) - child.output_at).total_seconds()
             since = f"{max(quiet, 0):.0f}s"
-            return f"output {since} ago" if quiet < 30 else f"no output for {since}"
+            if quiet >= 30:
+                return f"no output for {since}"
+            return _said_last(loop) or f"output {since} ago"
 
 
 def _gate_line(supervisor: Supervisor, at: Standing, now: datetime, usual: dict[str, float]) -> str:
@@ -451,15 +485,20 @@ def told(supervisor: Supervisor) -> Told:
     slots = []
     for loop in supervisor.loops:
         attempt = loop.attempt
+        transcript = attempt.transcript if attempt else None
         slots.append(
             LiveSlot(
                 slot=loop.slot.name,
                 role=loop.role,
+                adapter=(attempt.seat if attempt else loop.seat).adapter.name,
                 stage=loop.stage,
                 task=attempt.mine.task if attempt else None,
                 token=attempt.mine.token if attempt else None,
                 why_idle=loop.why_idle,
                 trouble=loop.trouble,
+                doing=_said_last(loop),
+                usage=supervisor.idle.live.get(loop.slot.name),
+                waits_until=transcript.waits_until if transcript is not None else None,
             )
         )
     doing = supervisor.gate.activity
@@ -474,6 +513,7 @@ def told(supervisor: Supervisor) -> Told:
         at=datetime.now(UTC),
         is_draining=idle.is_draining,
         stopped=idle.stuck or "",
+        logins=dict(idle.logins),
         slots=slots,
         checks=checks,
     )

@@ -33,6 +33,7 @@ from swarm.output import (
     event_line,
     log_foot,
     render_claims,
+    render_costs,
     render_queue,
     render_status,
     render_story,
@@ -104,6 +105,17 @@ def show(task: str, as_json: bool) -> None:
     with opened() as work:
         task = load_id(work.ledger, task)
         _print(overview.story(work, task), as_json, render_story)
+
+
+@click.command()
+@click.option("--run", help="Of this run only.")
+@_as_json
+def costs(run: str | None, as_json: bool) -> None:
+    """What agents say that they used: by task, by agent, by run."""
+    with opened() as work:
+        if run is not None and work.ledger.view().run(run) is None:
+            raise NotFound(f"there is no run {clean(run)}", hint="swarm costs")
+        _print(overview.costs(work, run), as_json, render_costs)
 
 
 # Events

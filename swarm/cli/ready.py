@@ -11,10 +11,11 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from swarm import adapter as adapters
-from swarm import environment, launch, plan, prompt, request
+from swarm import environment, launch, plan, prompt, request, sandbox
 from swarm.adopt import bring_in
 from swarm.config import Config, read_team, shown
 from swarm.errors import UsageError
@@ -65,6 +66,7 @@ class Agent:
     adapter: adapters.Adapter
     argv: tuple[str, ...]  # as an attempt's would be, for what is printed
     version: str | None  # None: it does not say
+    confined: tuple[str, ...] = ()  # what a sandbox means for it, in lines; none without one
 
 
 @dataclass(frozen=True)
@@ -136,9 +138,10 @@ def refuse_unsupported(config: Config) -> None:
     """
     Raises:
         UsageError: a setting whose promise this version cannot keep.
+        SandboxUnusable: nor this machine.
     """
+    sandbox.require(config, os.environ)
     for is_set, key, cure in (
-        (config.run.sandbox != "none", 'sandbox = "bwrap"', 'sandbox = "none": with your rights'),
         (config.gate.style == "rebase", '[gate] style = "rebase"', 'style = "merge", or "squash"'),
     ):  # fmt: skip
         if is_set:
@@ -229,7 +232,8 @@ def _fallback(work: Workspace, order: Order) -> adapters.Adapter | None:
 
 def _found(work: Workspace, order: Order, adapter: adapters.Adapter) -> Agent:
     argv = launch.words_of(rehearse(work, order, adapter))
-    return Agent(adapter, tuple(argv), version_of(adapter, argv[0], os.environ))
+    version = version_of(adapter, argv[0], os.environ)
+    return Agent(adapter, tuple(argv), version, confined(work, adapter, argv[0], version))
 
 
 def _seat(order: Order, adapter: adapters.Adapter, role: str = "") -> Seat:
@@ -318,6 +322,49 @@ def _rehearsal(work: Workspace, order: Order, adapter: adapters.Adapter) -> laun
         new_session="SESSION",
         question_folder=request.question_folder(layout, "RUN", "TASK"),
     )
+
+
+def confined(
+    work: Workspace, adapter: adapters.Adapter, program: str, version: str | None
+) -> tuple[str, ...]:
+    """What the sandbox means, in lines; none without one.
+
+    Raises:
+        SandboxUnusable: the program does not start in it, though it does outside.
+    """
+    run = work.config.run
+    if run.sandbox == "none":
+        return ()
+    expanded = partial(sandbox.expanded, environ=os.environ, has_home=run.home == "user")
+    read, write = adapter.sandbox.read, adapter.sandbox.write
+    if version is not None:
+        complaint = sandbox.try_program(
+            (program, *(adapter.version or ())),
+            work.config,
+            work.layout.hub,
+            work.checkout,
+            environ=os.environ,
+            read=expanded(read),
+            write=expanded(write),
+        )
+        if complaint:
+            raise sandbox.SandboxUnusable(
+                f"{adapter.name} does not start in the sandbox; nothing was started",
+                why=complaint,
+                hint='visible = ["~/.nvm"] below [run] in swarm.toml, or whatever it lacks',
+            )
+    lines = [
+        f"sandbox {run.sandbox}, network {run.network}: it writes its worktree, and reads the hub",
+        "and the system; your home, your checkout and other slots are not there",
+    ]
+    for verb, entries in (
+        ("reads", (*read, *run.visible)),
+        ("writes", (*write, *run.writable)),
+    ):
+        there = [e for e in entries if any(p.exists() for p in expanded([e]))]
+        if there:
+            lines.append(f"of yours it {verb} {shown(', '.join(there), 80)}")
+    return tuple(lines)
 
 
 def _read_team(text: str, option: str, example: str) -> tuple[tuple[str, int], ...]:
@@ -446,12 +493,18 @@ def _agent_lines(agent: Agent, order: Order, slots: str) -> list[str]:
     line = f"{who}; each runs as you, in its own worktree"
     words = [w for w in adapter.permission.bypass or () if w in agent.argv]
     limited = [w for w in adapter.permission.limited or () if w in agent.argv]
-    if words:
-        note = f"({shlex.join(words)}); sandbox none: it can read what you can read"
-        return [f"{line}, without asking", f"          {note}"]
-    if limited:
-        return [line, f"          (limited: {shlex.join(limited)}); no other sandbox"]
-    return [line, "          sandbox none: it can read and write what you can"]
+    named = f"({shlex.join(words)})" if words else ""
+    named = f"(limited: {shlex.join(limited)})" if limited and not words else named
+    line += ", without asking" if words else ""
+    if agent.confined:
+        more = [*([named] if named else []), *agent.confined]
+    elif words:
+        more = [f"{named}; sandbox none: it can read what you can read"]
+    elif limited:
+        more = [f"{named}; no other sandbox"]
+    else:
+        more = ["sandbox none: it can read and write what you can"]
+    return [line, *(f"          {one}" for one in more)]
 
 
 def limits_line(config: Config) -> str:

@@ -241,7 +241,8 @@ def _stop_tasks(work: Workspace, names: tuple[str, ...], now: bool, reason: str)
         refusal = steer.why_not(work.ledger.view(), id_)
         if refusal is not None:
             _refuse(refusal)
-    setting = Sweep(work.layout, work.rules, work.bounds, work.config.limits.grace)
+    grace = work.config.limits.grace
+    setting = Sweep(work.layout, work.rules, work.bounds, grace, work.checkout)
     asked: list[Lock] = []
     for id_ in ids:
         match steer.stop_task(work.ledger, setting, id_, by=person(), why=reason, is_now=now):

@@ -38,6 +38,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "claims": ("look", "claims"),
     "queue": ("look", "queue"),
     "show": ("look", "show"),
+    "costs": ("look", "costs"),
     "log": ("look", "log"),
     "tail": ("look", "tail"),
     "diff": ("look", "diff"),
@@ -52,7 +53,9 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 # What only looks has no more to do once nobody reads it, and a run that nobody follows is stopped.
-_ENDS_UNREAD = frozenset({"status", "claims", "queue", "show", "log", "tail", "diff", "run"})
+_ENDS_UNREAD = frozenset(
+    {"status", "claims", "queue", "show", "costs", "log", "tail", "diff", "run"}
+)
 _IN_HAND_SLOT = re.compile(r"/slots/h[0-9]+(?:/|$)")  # whose claims each command there renews
 
 

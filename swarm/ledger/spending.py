@@ -48,6 +48,11 @@ class Spent:
     seconds: float = 0.0
     attempts: int = 0
     attempts_unknown: int = 0  # of these: their cost is not known
+    assumed_usd: float = 0.0  # the part of the cost that is only assumed
+
+    @property
+    def known_usd(self) -> float:
+        return self.cost_usd - self.assumed_usd
 
     def plus(self, usage: Usage, seconds: float = 0.0, attempts: int = 0) -> Spent:
         """With what an attempt says it used so far, or in all."""
@@ -57,6 +62,7 @@ class Spent:
             self.seconds + seconds,
             self.attempts + attempts,
             self.attempts_unknown,
+            self.assumed_usd,
         )
 
 
@@ -80,6 +86,7 @@ def spent_in(run: Run, now: datetime) -> Spent:
         max(0.0, (now - run.started_at).total_seconds()),
         run.attempts,
         run.attempts_unknown,
+        run.assumed_usd,
     )
 
 

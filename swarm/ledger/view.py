@@ -165,6 +165,10 @@ class View:
         """Every run that decodes, by name."""
         return list(self._decoded(Run, "runs"))
 
+    def all_attempts(self) -> Iterator[Attempts]:
+        """Of every task that was ever claimed, in no useful order."""
+        return self._decoded(Attempts, "attempts")
+
     def all_parked(self) -> list[Parked]:
         return list(self._decoded(Parked, "parked"))
 

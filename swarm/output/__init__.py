@@ -5,6 +5,7 @@ Guards: text of tasks, agents and repositories never reaches a terminal as contr
 """
 
 from swarm.output.agents import render_agent, render_agents, render_forgot, render_ready
+from swarm.output.costs import cost_text, render_costs, tokens_text
 from swarm.output.diff import compared_lines, conflicted_lines, diff_lines
 from swarm.output.events import QUIET, event_line, log_foot, word_of
 from swarm.output.lists import merged_text, render_claims, render_queue, render_tasks
@@ -32,6 +33,7 @@ __all__ = [
     "columns",
     "compared_lines",
     "conflicted_lines",
+    "cost_text",
     "cut",
     "diff_lines",
     "event_line",
@@ -41,6 +43,7 @@ __all__ = [
     "render_agent",
     "render_agents",
     "render_claims",
+    "render_costs",
     "render_forgot",
     "render_queue",
     "render_ready",
@@ -50,5 +53,6 @@ __all__ = [
     "since_text",
     "size_text",
     "standing_lines",
+    "tokens_text",
     "word_of",
 ]

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from swarm.output.words import WIDTH, clock, columns, cut, plural, table, wrapped
-from swarm.overview import Agent, AgentLine, Agents, Asks, EndLine, Forgot, Limited, Ready, Wrong
+from swarm.overview import Agent, AgentLine, Agents, Asks, EndLine, Forgot, Ready, Refused, Wrong
 from swarm.trailers import one_line, plain
 
 _INDENT = 13  # of what stands behind a word at the left
@@ -139,6 +139,8 @@ def render_ready(found: Ready) -> list[str]:
         home = f"; HOME {start.home}" if start.home else ""
         lines += _field("would run", f"in {start.folder}; permission {start.permission}{home}")
         lines += _field("", f"the prompt {_PROMPT[start.prompt]}")
+        for line in start.sandbox:
+            lines += _field("", line)
         lines += _command("", start.argv)
         lines += _field("with", _names(start.environment))
         if start.stands:
@@ -157,7 +159,7 @@ def _login_says(found: Ready) -> str:
     return _YES[found.logged_in]
 
 
-def _limit_says(limit: Limited | None, found: Ready) -> str:
+def _limit_says(limit: Refused | None, found: Ready) -> str:
     if limit is None:
         return "no"
     by = "its provider says so" if limit.is_said else "a guess: its provider does not say"

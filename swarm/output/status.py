@@ -12,6 +12,7 @@ from itertools import zip_longest
 
 from msgspec.structs import replace
 
+from swarm.output.costs import cost_text, tokens_text
 from swarm.output.lists import gate_text, held_text, queue_says
 from swarm.output.words import (
     WIDTH,
@@ -50,7 +51,8 @@ def render_status(status: Status) -> list[str]:
     lines = [_status_head(status)]
     if is_idle:
         nothing = f"{_nothing(status.target)}; {_idle_counts(status.counts)}"
-        return [*lines, nothing, *_upstream_lines(status.upstream)]
+        more = [*_upstream_lines(status.upstream), *_limited_lines(status)]
+        return [*lines, nothing, *more]
     if status.needs_you:
         lines += ["", "needs you", *_need_lines(_with_held(status))]
     lines += ["", *_count_lines(status.counts)]
@@ -58,6 +60,7 @@ def render_status(status: Status) -> list[str]:
     lines += _queue_lines(status.queue, status.gate)
     lines += _waiting_lines(status)
     lines += _upstream_lines(status.upstream)
+    lines += _limited_lines(status)
     return [*lines, _money_line(status)]
 
 
@@ -203,6 +206,11 @@ def _done(slot: SlotNow) -> str:
         said.append(one_line(slot.newest) + more)
     elif changed == 0 and not slot.commits:
         said.append("no change yet")
+    used = slot.usage
+    if used is not None and used.tokens is not None:
+        said.append(f"{tokens_text(used.tokens)} tokens")
+    if used is not None and used.cost_usd is not None:
+        said.append(cost_text(used.cost_usd))
     return ", ".join(said)
 
 
@@ -245,11 +253,18 @@ def _upstream_lines(now: UpstreamNow | None) -> Iterator[str]:
     yield cut(f"{'upstream':<9} {one_line('; '.join(said))}", WIDTH)
 
 
+def _limited_lines(status: Status) -> Iterator[str]:
+    for one in status.limited:
+        how = "its provider says" if one.is_said else "its provider said no time"
+        until = clock(one.until, status.at)
+        yield cut(f"{'limited':<9} {one_line(one.adapter)} until {until} ({how})", WIDTH)
+
+
 def _money_line(status: Status) -> str:
     cost = status.cost
     text = "unknown"
     if cost.known_usd is not None:
-        text = f"${cost.known_usd:.2f} known"
+        text = f"{cost_text(cost.known_usd)} known"
         if cost.attempts_unknown:
             text += f", {plural(cost.attempts_unknown, 'attempt')} unknown"
     return cut(f"{'cost':<9} {text}    {_disk_text(status.disk)}", WIDTH)

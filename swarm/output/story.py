@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from swarm.ledger.view import State
+from swarm.output.costs import cost_text, tokens_text
 from swarm.output.events import OUTCOMES, is_counted
 from swarm.output.words import (
     WIDTH,
@@ -22,7 +23,7 @@ from swarm.output.words import (
     table,
     wrapped,
 )
-from swarm.overview import AttemptLine, CheckLine, NeedLine, Story
+from swarm.overview import AttemptLine, CheckLine, NeedLine, Story, UsageLine
 from swarm.trailers import one_line
 
 MOST_ASKED = 100  # lines of a question
@@ -110,7 +111,7 @@ def _attempt_table(story: Story) -> list[str]:
     for attempt in story.attempts:
         strike = "-" if attempt.strike is None else attempt.strikes or "no"
         strike = strike if is_counted(strike) else "no"
-        cost = f"${attempt.cost_usd:.2f}" if attempt.cost_usd is not None else "unknown"
+        cost = cost_text(attempt.usage.cost_usd if attempt.usage is not None else None)
         rows.append(
             (
                 str(attempt.token),
@@ -166,10 +167,27 @@ def _attempt_lines(story: Story, attempt: AttemptLine, later: AttemptLine | None
         yield _fact("landed", f"{text} + {(attempt.head or '')[:7]}; {attempt.message}")
     elif attempt.outcome is not None:
         yield _fact("asked" if attempt.question is not None else "ended", attempt.message)
+    if attempt.usage is not None:
+        yield _fact("used", _usage_text(attempt.usage))
     for ref in attempt.rescued:
         yield _fact("kept", ref)
     if later is not None and attempt.outcome is not None:
         yield _fact("next", f"attempt {later.token} {_next_text(later)}")
+
+
+def _usage_text(usage: UsageLine) -> str:
+    cost = "cost unknown" if usage.cost_usd is None else cost_text(usage.cost_usd)
+    parts = [cost + (" (tokens times the adapter's price)" if usage.is_priced else "")]
+    if usage.tokens_input is not None:
+        cached = f" ({tokens_text(usage.tokens_cached)} cached)" if usage.tokens_cached else ""
+        parts.append(f"{tokens_text(usage.tokens_input)} tokens in{cached}")
+    if usage.tokens_output is not None:
+        parts.append(f"{tokens_text(usage.tokens_output)} out")
+    if usage.turns is not None:
+        parts.append(plural(usage.turns, "turn"))
+    if usage.session is not None:
+        parts.append(f"session {usage.session}")
+    return ", ".join(parts)
 
 
 def _where_text(story: Story, attempt: AttemptLine) -> str:

@@ -13,8 +13,8 @@ from swarm.overview.agents import (
     EndLine,
     Forgot,
     Holds,
-    Limited,
     Ready,
+    Refused,
     WouldRun,
     Wrong,
     agent,
@@ -25,6 +25,7 @@ from swarm.overview.agents import (
 )
 from swarm.overview.attempts import AttemptLine, CheckLine, attempt_folder
 from swarm.overview.claims import Claims, claims
+from swarm.overview.costs import CostLine, Costs, Sum, UsageLine, costs
 from swarm.overview.diff import Compared, Conflicted, compare, compare_merged, diff
 from swarm.overview.disk import Disk, measure_disk
 from swarm.overview.events import event_json
@@ -38,6 +39,7 @@ from swarm.overview.standing import SHOWN, Standing, shown_state, stand
 from swarm.overview.status import (
     Cost,
     Counts,
+    Limited,
     QueueLine,
     RunNow,
     Status,
@@ -62,6 +64,8 @@ __all__ = [
     "Compared",
     "Conflicted",
     "Cost",
+    "CostLine",
+    "Costs",
     "Counts",
     "Disk",
     "EndLine",
@@ -80,16 +84,19 @@ __all__ = [
     "QueueLine",
     "Reading",
     "Ready",
+    "Refused",
     "RunNow",
     "SlotNow",
     "Standing",
     "Status",
     "Story",
+    "Sum",
     "Target",
     "TargetVerdict",
     "TaskLine",
     "Tasks",
     "UpstreamNow",
+    "UsageLine",
     "Waiting",
     "WouldRun",
     "Wrong",
@@ -100,6 +107,7 @@ __all__ = [
     "claims",
     "compare",
     "compare_merged",
+    "costs",
     "diff",
     "event_json",
     "find_task",

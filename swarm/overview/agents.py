@@ -24,7 +24,7 @@ from swarm.layout import Layout
 Origin = Literal["built_in", "checkout"]
 
 
-class Limited(msgspec.Struct, frozen=True, kw_only=True):
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
     """What a provider refused."""
 
     until: datetime
@@ -33,7 +33,7 @@ class Limited(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime  # of the last one
 
     @classmethod
-    def of(cls, known: breaker.Open) -> Limited:
+    def of(cls, known: breaker.Open) -> Refused:
         return cls(until=known.until, is_said=known.is_said, count=known.count, at=known.at)
 
 
@@ -61,7 +61,7 @@ class AgentLine(msgspec.Struct, frozen=True, kw_only=True):
     path: str | None = None  # where that is; None: not there
     version: str | None = None
     logged_in: bool | None = None  # None: nothing tells
-    limit: Limited | None = None  # that holds now
+    limit: Refused | None = None  # that holds now
     error: Wrong | None = None
 
 
@@ -151,11 +151,12 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 class WouldRun(msgspec.Struct, frozen=True, kw_only=True):
     """What an attempt would start. Words in capitals stand for what only an attempt knows."""
 
-    argv: list[str]
+    argv: list[str]  # without what a sandbox puts before it
     folder: str
     environment: list[str]  # names
     prompt: Literal["stdin", "argument", "file"]
     permission: str
+    sandbox: list[str]  # what it means, in lines; empty: none
     home: str | None  # a HOME of the slot's own; None: the user's
     time_limit_seconds: float | None
     stands: dict[str, str]  # what the words in capitals stand for, those that are there
@@ -175,7 +176,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None
     logged_in: bool | None
     login: Asks
-    limit: Limited | None
+    limit: Refused | None
     wrong: list[Wrong]  # why a run would refuse it
     start: WouldRun | None  # None: outside a checkout, or something is wrong
 
@@ -185,7 +186,7 @@ class Forgot(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: str = "swarm.forget/1"
     name: str
-    was: Limited | None  # None: no limit was remembered
+    was: Refused | None  # None: no limit was remembered
     is_over: bool  # it had ended already, and one agent was to try first
 
 
@@ -223,7 +224,7 @@ def agents(
             path=known.program,
             version=known.version,
             logged_in=known.is_logged_in,
-            limit=Limited.of(limit) if limit is not None else None,
+            limit=Refused.of(limit) if limit is not None else None,
         )
     listed = [lines[name] for name in sorted(lines)]
     return Agents(at=now, checkout=str(checkout) if checkout else None, agents=listed)

@@ -26,6 +26,7 @@ from swarm.ledger.records import (
 )
 from swarm.ledger.store import Logged
 from swarm.ledger.view import View, readable
+from swarm.overview.costs import UsageLine
 from swarm.overview.events import number_of
 from swarm.overview.moment import Moment, seconds_since
 from swarm.overview.target import newest_verdict
@@ -96,7 +97,7 @@ class AttemptLine(msgspec.Struct, frozen=True, kw_only=True):
     landed: str | None = None
     previous: str | None = None
     rescued: list[str] = []  # refs
-    cost_usd: float | None = None
+    usage: UsageLine | None = None  # None: not ended, or no agent was started
     folder: str | None = None  # None: not on this disk
     holds: list[str] = []  # file names in that folder
 
@@ -151,6 +152,7 @@ def _attempt(moment: Moment, task: str, token: int, events: list[Logged]) -> Att
             for e in events
             if e.kind == "rescued" and "Swarm-Ref" in e.message.trailers
         ],
+        usage=usage_of(view, task, token),
         folder=str(folder) if folder.is_dir() else None,
         holds=sorted(path.name for path in folder.iterdir() if path.is_file())
         if folder.is_dir()
@@ -228,6 +230,17 @@ def _ended(moment: Moment, task: str, line: AttemptLine, ended: Logged) -> Attem
         partner=_partner(view, last.partner) if last.partner else None,
         checks=checks,
     )
+
+
+def usage_of(view: View, task: str, token: int) -> UsageLine | None:
+    """What an attempt was charged for; None: nothing yet."""
+    attempts = readable(view.attempts, task)
+    made = next((one for one in attempts.charges if one.token == token), None) if attempts else None
+    if made is None:
+        return None
+    known = msgspec.structs.asdict(made.usage)
+    path = records.attempts_path(task)
+    return UsageLine(**known, session=made.session, seconds=made.seconds, source=path)
 
 
 def _record_at(view: View, commit: str, kind: type[R], path: str) -> R | None:

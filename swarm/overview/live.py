@@ -15,6 +15,7 @@ import msgspec
 
 from swarm.files import put_whole
 from swarm.layout import Layout
+from swarm.ledger.records import Usage
 
 LIVE_SECONDS = 10.0  # an unchanged live file is written again after this
 
@@ -24,11 +25,15 @@ class LiveSlot(msgspec.Struct, frozen=True, kw_only=True):
 
     slot: str
     role: str = ""
+    adapter: str = ""
     stage: str  # idle, setup, working, ended
     task: str | None = None
     token: int | None = None
     why_idle: str = ""
     trouble: str = ""  # its last fault of ours
+    doing: str = ""  # what its agent said or did last
+    usage: Usage | None = None  # of its agent so far
+    waits_until: datetime | None = None  # its agent waits for its provider
 
 
 class LiveCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +54,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
     is_draining: bool = False
     stopped: str = ""  # why no slot claims any more: a log-in, a setup that fails
+    logins: dict[str, str] = {}  # adapter -> what a person has to do
     slots: list[LiveSlot] = []
     checks: list[LiveCheck] = []
 

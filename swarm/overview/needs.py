@@ -123,7 +123,11 @@ def _runs_in_trouble(moment: Moment, lives: dict[str, Live]) -> Iterator[Need]:
             key = _key("silent", run.run)
             yield Need(kind="silent", task=None, key=key, why=why, do=["swarm doctor"])
         live = lives.get(run.run)
-        if live is not None and live.stopped:
+        for name, hint in sorted(live.logins.items()) if live is not None else ():
+            key = _key("login", run.run, name)
+            why = f"{run.run}: {name} is not logged in"
+            yield Need(kind="login", task=None, key=key, why=why, do=[hint])
+        if live is not None and live.stopped and not live.logins:
             key = _key("stopped", run.run, _digest(live.stopped))
             why = f"{run.run}: {live.stopped}"
             yield Need(kind="stopped", task=None, key=key, why=why, do=[])

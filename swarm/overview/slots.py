@@ -19,7 +19,7 @@ import msgspec
 
 from swarm.errors import GitFault
 from swarm.ids import span_text
-from swarm.ledger.records import Lock, Run
+from swarm.ledger.records import Lock, Run, Usage
 from swarm.overview.live import Live, LiveSlot
 from swarm.overview.moment import Moment, seconds_since
 from swarm.overview.standing import Standing
@@ -28,14 +28,6 @@ from swarm.slot import Slot
 from swarm.workspace import Workspace
 
 LOOK_SECONDS = 5.0  # for one git call in an agent's worktree
-
-
-class Tokens(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent used so far."""
-
-    input: int
-    output: int
-    source: str
 
 
 class SlotNow(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +48,8 @@ class SlotNow(msgspec.Struct, frozen=True, kw_only=True):
     commits: int | None = None  # of this attempt
     files_changed: int | None = None  # since this attempt began, committed or not
     newest: str | None = None  # the file changed last
-    tokens: Tokens | None = None
-    cost_usd: float | None = None
+    usage: Usage | None = None  # of its agent so far, as it says itself; None: it did not yet
+    doing: str | None = None  # what its agent said or did last
     why: str | None = None  # of idle; None: not known
     trouble: str | None = None
 
@@ -117,6 +109,8 @@ def _working(moment: Moment, known: Standing, lock: Lock, live: Live | None) -> 
         since=lock.claimed_at,
         for_seconds=seconds_since(moment.view.now, lock.claimed_at),
         state=state,
+        usage=told.usage if told is not None and is_same else None,
+        doing=(told.doing or None) if told is not None and is_same else None,
         trouble=(told.trouble or None) if told else None,
     )
 
@@ -131,7 +125,7 @@ def _not_working(run: Run, live: Live, told: LiveSlot, derived: str | None) -> S
     return SlotNow(
         slot=told.slot,
         run=run.run,
-        adapter=run.adapter,
+        adapter=told.adapter or run.adapter,
         task=told.task,
         attempt=told.token,
         token=told.token,

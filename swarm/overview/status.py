@@ -12,6 +12,7 @@ from datetime import datetime
 
 import msgspec
 
+from swarm.breaker import read_limits
 from swarm.ledger.records import Run
 from swarm.ledger.view import State
 from swarm.overview.disk import Disk, disk_of
@@ -89,6 +90,15 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     source: str = "runs/"
 
 
+class Limited(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent account that its provider limits."""
+
+    adapter: str
+    until: datetime
+    is_said: bool  # the provider named the time; else it is doubled each time
+    source: str = "runs/limits.json"
+
+
 class UpstreamNow(msgspec.Struct, frozen=True, kw_only=True):
     """The team's branch, as it was when it was last looked at."""
 
@@ -118,6 +128,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     gate: GateNow
     waiting: list[Waiting]
     upstream: UpstreamNow | None  # None: neither synced nor pushed yet
+    limited: list[Limited]  # agents that nobody starts now
     cost: Cost
     disk: Disk
 
@@ -150,6 +161,7 @@ def status(work: Workspace) -> Status:
         gate=gate_now(moment),
         waiting=waits[:LISTED],
         upstream=_upstream(moment),
+        limited=_limited(moment),
         cost=_cost(moment.all_runs),
         disk=disk_of(work.layout),
         ledger=moment.reading(),
@@ -231,6 +243,15 @@ def _counts(known: Standing) -> Counts:
         total=known.total,
         **{name: shown[name] for name in names},
     )
+
+
+def _limited(moment: Moment) -> list[Limited]:
+    known = read_limits(moment.work.layout.limits).adapters
+    return [
+        Limited(adapter=name, until=one.until, is_said=one.is_said)
+        for name, one in sorted(known.items())
+        if one.until > moment.view.now
+    ]
 
 
 def _cost(runs: Iterable[Run]) -> Cost:

@@ -8,6 +8,7 @@ Guards: only refs that still hold their old value move; no answer of git's is be
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import select
@@ -129,6 +130,12 @@ class Turn:
         except BlockingIOError:
             pass
         except OSError as error:
+            if error.errno == errno.EROFS:
+                raise HubUnusable(
+                    "the hub cannot be written from here",
+                    why=f"{error.strerror}: {self._path}; an agent in a sandbox only reads it",
+                    hint='swarm ask "your question"\nswarm release --reason "why"',
+                ) from error
             raise HubUnusable(f"cannot lock {self._path}", why=str(error)) from error
         # The kernel wakes who waits, nearly in order; a loop of tries made some wait for seconds.
         # A blocking flock cannot be given up, so a thread of its own waits in it.
