@@ -218,6 +218,11 @@ def names(checkout: Path | None) -> list[str]:
     return sorted(_files(checkout))
 
 
+def find_file(name: str, checkout: Path | None) -> Traversable | None:
+    """Where the adapter of that name is read from."""
+    return _files(checkout).get(name)
+
+
 def load(name: str, checkout: Path | None) -> Adapter:
     """The checkout's own `.swarm/agents/<name>.toml`, else the built-in one.
 
@@ -427,6 +432,11 @@ def _line_of(text: str, above: tuple[str, ...], key: str) -> int | None:
 def _nearest(word: str, known: Iterable[str]) -> str | None:
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"did you mean {close[0]}?" if close else None
+
+
+def can_resume(adapter: Adapter) -> bool:
+    """Can it go on with a session of its own?"""
+    return adapter.resume is not None or "resume" in adapter.options
 
 
 def argv(

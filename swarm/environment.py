@@ -58,6 +58,31 @@ def for_person(source: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def for_probe(
+    source: Mapping[str, str],
+    *,
+    passed: Iterable[str],
+    settings: Mapping[str, str],
+    home: Path | None = None,
+) -> dict[str, str]:
+    """For a program that is asked who is logged in: where it keeps that, and its own variables.
+
+    Args:
+        passed: name globs, as an agent's.
+        settings: the adapter's `env.set`; what only an attempt can fill in is left out.
+        home: a private HOME, with which no `XDG_*` is inherited. None: the user's.
+    """
+    base = ("PATH", "HOME") if home is not None else ("PATH", "HOME", "XDG_*")
+    globs = (*base, *passed)
+    made = {
+        name: value
+        for name, value in source.items()
+        if _matches(name, globs) and not _matches(name, NEVER)
+    }
+    made |= {name: text for name, text in settings.items() if not placeholders_in(text)}
+    return made if home is None else made | {"HOME": str(home)}
+
+
 class EnvSettings(Protocol):
     """`[env]` of the configuration."""
 

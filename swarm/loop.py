@@ -535,7 +535,7 @@ class Loop:
         """Sessions are the program's own and are kept by folder."""
         adapter = attempt.seat.adapter
         is_same = session.adapter == adapter.name and session.slot == self.slot.name
-        return is_same and launch.can_resume(adapter)
+        return is_same and adapters.can_resume(adapter)
 
     def _launch(self, attempt: Attempt, view: View) -> launch.Launch:
         setting, task, seat = self.setting, attempt.task, attempt.seat
@@ -582,7 +582,7 @@ class Loop:
             target=setting.ledger.branch,
             time_limit=parse_duration(timeout) if timeout else limits.attempt,
             turns=limits.turns,
-            cost_usd=None if usd is None else round(usd, 4),
+            cost_usd=usd,
             session=attempt.resumed.session if attempt.resumed else None,
             question_folder=request.question_folder(setting.layout, setting.run, attempt.mine.task),
         )
