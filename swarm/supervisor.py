@@ -481,7 +481,13 @@ class Supervisor:
             now = view.run(name)
             if now is None or now.state == "ended":
                 return refuse(None)
-            ended = msgspec.structs.replace(now, state="ended", ended_at=view.now, why=end.why)
+            ended = msgspec.structs.replace(
+                now,
+                state="ended",
+                ended_at=view.now,
+                why=end.why,
+                exit_code=int(end.exit_code),
+            )
             event = Event(
                 "run-ended",
                 f"{name}: {end.why}",

@@ -143,6 +143,13 @@ class Transcript:
         self._read_report(found, now)
         return found
 
+    def hear(self, line: bytes, source: Source = "stdout") -> list[Said]:
+        """What one whole line says: for whoever reads the output by other means."""
+        found: list[Said] = []
+        if source in self._inputs:
+            self._hear(source, line, found, datetime.now(UTC))
+        return found
+
     # What is known
 
     @property

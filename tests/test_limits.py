@@ -286,7 +286,10 @@ def test_A16_a_run_whose_budget_is_used_up_ends_what_works_and_starts_nothing_ne
     record = world.ledger.view().run("r1")
     assert record is not None
     assert (record.spent_usd, record.limits) == (1.2, {"cost_usd": 1.0})
-    assert record.why == why
+    assert (record.why, record.exit_code) == (why, 14)
+    needs = overview.status(world.work).needs_you
+    assert [(need.kind, need.why) for need in needs] == [("budget", f"r1 ended: {why}")]
+    assert needs[0].do == ["swarm run --max-cost 1 -- ./my-agent.sh"]
     world.step()
 
 
