@@ -148,8 +148,8 @@ def test_show_has_the_documented_schema(world: World, swarm: Typed) -> None:
             "events"} <= set(found)  # fmt: skip
     attempt = found["attempts"][0]
     assert {"token", "agent", "slot", "outcome", "head", "commits", "checks", "strike",
-            "cost_usd"} <= set(attempt)  # fmt: skip
-    assert attempt["cost_usd"] is None, "unknown is null"
+            "usage"} <= set(attempt)  # fmt: skip
+    assert attempt["usage"] is None, "no agent was started"
     assert all(event["schema"] == "swarm.event/1" for event in found["events"])
 
 
