@@ -10,7 +10,8 @@ import pytest
 
 from tests.world import World
 
-_NEVER = ("GIT_", "SWARM_", "XDG_", "PYTEST_ADDOPTS", "VIRTUAL_ENV", "PYTHONPATH")
+# PYTHON: also PYTHONDONTWRITEBYTECODE, with which every `swarm` would compile itself anew.
+_NEVER = ("GIT_", "SWARM_", "XDG_", "PYTEST_ADDOPTS", "VIRTUAL_ENV", "PYTHON")
 
 
 def pytest_xdist_auto_num_workers() -> int:
