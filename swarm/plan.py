@@ -59,8 +59,7 @@ class Draft:
     lines: Mapping[str, int] = field(default_factory=dict, compare=False)  # of each written key
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """What a folder of task files says."""
 
     drafts: tuple[Draft, ...] = ()  # in the order of file names
@@ -133,8 +132,7 @@ def parse_task(label: str, data: bytes) -> tuple[list[Draft], list[Problem]]:
     return drafts, draft.problems
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(msgspec.Struct, frozen=True):
     header: str | None  # YAML, or None when it is never closed
     header_line: int  # of the fence above it; of the body when there is no header
     body: str
@@ -219,8 +217,7 @@ def _is_header(lines: Sequence[str], empty: bool = False) -> bool:
 # -- values ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Odd:
+class _Odd(msgspec.Struct, frozen=True):
     """A value of a type that no key takes."""
 
     kind: str

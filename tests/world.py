@@ -6,7 +6,6 @@ Every step ends in a check of all invariants.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import os
 import subprocess
@@ -18,6 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from swarm import adapter as adapters
 from swarm import claim as claims
@@ -152,7 +153,7 @@ class OwnGate(Gate):
     of the test-suite, ends what carries the mark of a runner of the same name."""
 
     def _bench(self) -> Bench:
-        return dataclasses.replace(super()._bench(), runner=f"{self.runner}-{SUITE}")
+        return replace(super()._bench(), runner=f"{self.runner}-{SUITE}")
 
 
 @dataclass

@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from swarm import overview
 from swarm.errors import Exit, NotFound, UsageError
@@ -93,7 +94,7 @@ def list_tasks(state: str | None, as_json: bool) -> None:
         found = overview.tasks(work)
     if state is not None:
         kept = [task for task in found.tasks if task.state == state]
-        found = msgspec.structs.replace(found, tasks=kept)
+        found = replace(found, tasks=kept)
     _print(found, as_json, render_tasks)
 
 

@@ -11,10 +11,11 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from swarm import adapter as adapters
 from swarm import environment, plan, process, prompt, sandbox
@@ -36,8 +37,7 @@ PROBE = timedelta(seconds=5)
 MAX_SLOTS = 64
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(msgspec.Struct, frozen=True):
     """What was typed; None: as the configuration says."""
 
     slots: int | None = None
@@ -52,8 +52,7 @@ class Order:
     verb: str = "swarm run"  # what a hint begins with
 
 
-@dataclass(frozen=True)
-class Agent:
+class Agent(msgspec.Struct, frozen=True):
     """An agent program that was found, with the words that would start it."""
 
     adapter: adapters.Adapter
@@ -62,8 +61,7 @@ class Agent:
     confined: tuple[str, ...] = ()  # what a sandbox means for it, in lines; none without one
 
 
-@dataclass(frozen=True)
-class Ready:
+class Ready(msgspec.Struct, frozen=True):
     """Everything that a run needs, found to be good."""
 
     order: Order
