@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# Where it is set, every process would compile swarm anew: half of the time of a command.
+unexport PYTHONDONTWRITEBYTECODE
 STAMP  := $(VENV)/.installed
 
 .PHONY: help demo test lint bench clean

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from swarm.errors import UsageError
 from swarm.ids import fold, parse_duration, parse_size
@@ -608,7 +609,7 @@ def load(checkout: Path) -> Config:
     config = parse(data, place=file)
     if config.hub:
         return config
-    return msgspec.structs.replace(config, hub=f"../{checkout.resolve().name}.swarm/hub.git")
+    return replace(config, hub=f"../{checkout.resolve().name}.swarm/hub.git")
 
 
 def parse(data: bytes, label: str = FILE, place: Path | None = None) -> Config:

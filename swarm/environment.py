@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from swarm.errors import UsageError
 
@@ -102,8 +103,7 @@ class EnvSettings(Protocol):
         """Ports per slot."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotFacts:
+class SlotFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Where the command runs, and for which task if for one."""
 
     name: str  # s1.. of a loop, h1.. of a claim by hand, g1.. of the gate, p1.. of a plan
@@ -121,8 +121,7 @@ class SlotFacts:
         return 100 * len(_FAMILIES) * hundreds + _FAMILIES[match[1]] + rest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentFacts:
+class AgentFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What only an agent is told."""
 
     run: str

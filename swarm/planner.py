@@ -15,9 +15,10 @@ import shlex
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from swarm import adapter as adapters
 from swarm import gather, goal, launch, plan, process
@@ -61,8 +62,7 @@ class AgentRefused(PlanFailed):
     exit_code = Exit.LIMITED
 
 
-@dataclass(frozen=True, kw_only=True)
-class Planning:
+class Planning(msgspec.Struct, frozen=True, kw_only=True):
     """What one attempt is made from."""
 
     work: Workspace
@@ -72,7 +72,7 @@ class Planning:
     typed_in: Path
     model: str | None
     name: str  # as `begin` gave it
-    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    environ: Mapping[str, str] = msgspec.field(default_factory=lambda: dict(os.environ))
 
     @property
     def folder(self) -> Path:
@@ -80,8 +80,7 @@ class Planning:
         return self.work.layout.runs / self.name
 
 
-@dataclass(frozen=True)
-class Doing:
+class Doing(msgspec.Struct, frozen=True):
     """What is under way, for whoever waits."""
 
     stage: Stage
@@ -89,16 +88,14 @@ class Doing:
     child: process.Child | None = None
 
 
-@dataclass(frozen=True)
-class Left:
+class Left(msgspec.Struct, frozen=True):
     """A path that it changed and that was not taken."""
 
     path: str
     why: str  # of a file in the folder of tasks; "": it is no task file
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(msgspec.Struct, frozen=True):
     """An attempt that ended well."""
 
     base: str  # the target's tip that it saw
@@ -184,8 +181,7 @@ def _end_leftovers(slot: Slot, config: Config) -> None:
         process.end_marked(left, config.limits.grace)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where an attempt works, and as whom."""
 
     planning: Planning

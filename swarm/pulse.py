@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from swarm import process
 from swarm.config import Limits
@@ -26,8 +28,7 @@ Hung = Literal[
 ]
 
 
-@dataclass(frozen=True)
-class Signs:
+class Signs(msgspec.Struct, frozen=True):
     """What tells a working agent from a hung one; each compared with its own earlier value."""
 
     output_at: datetime

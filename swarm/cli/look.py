@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from swarm import adapter as adapters
 from swarm import overview
@@ -96,7 +97,7 @@ def list_tasks(state: str | None, as_json: bool) -> None:
         found = overview.tasks(work)
     if state is not None:
         kept = [task for task in found.tasks if task.state == state]
-        found = msgspec.structs.replace(found, tasks=kept)
+        found = replace(found, tasks=kept)
     _print(found, as_json, render_tasks)
 
 

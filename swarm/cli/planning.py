@@ -7,7 +7,6 @@ Guards: nothing is added to the ledger here; no file that is there is changed.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
 import sys
@@ -17,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
+import msgspec
 
 from swarm import plan
 from swarm import task as tasks
@@ -80,7 +80,7 @@ def _plan_record(read: plan.Plan, taken: Taken) -> dict[str, object]:
             {"file": p.file, "line": p.line or None, "key": p.key, "text": p.text}
             for p in read.problems
         ],
-        **{name: list(value) for name, value in dataclasses.asdict(taken).items()},
+        **{name: list(value) for name, value in msgspec.structs.asdict(taken).items()},
     }
 
 

@@ -10,9 +10,10 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from swarm import adapter as adapters
 from swarm import environment, launch, plan, prompt, request, sandbox
@@ -43,8 +44,7 @@ STANDS = {
 }
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(msgspec.Struct, frozen=True):
     """What was typed; None: as the configuration says."""
 
     slots: int | None = None
@@ -59,8 +59,7 @@ class Order:
     verb: str = "swarm run"  # what a hint begins with
 
 
-@dataclass(frozen=True)
-class Agent:
+class Agent(msgspec.Struct, frozen=True):
     """An agent program that was found, with the words that would start it."""
 
     adapter: adapters.Adapter
@@ -69,8 +68,7 @@ class Agent:
     confined: tuple[str, ...] = ()  # what a sandbox means for it, in lines; none without one
 
 
-@dataclass(frozen=True)
-class Ready:
+class Ready(msgspec.Struct, frozen=True):
     """Everything that a run needs, found to be good."""
 
     order: Order

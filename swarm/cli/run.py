@@ -7,15 +7,14 @@ a run, no process of it is left and its work is kept.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
+import msgspec
 from msgspec.structs import replace
 
 from swarm.adopt import bring_in
@@ -84,7 +83,7 @@ def run(
     with opened() as work, Signals() as signals:
         if max_cost is not None:
             limits = replace(work.config.limits, run_cost_usd=max_cost)
-            work = dataclasses.replace(work, config=replace(work.config, limits=limits))
+            work = replace(work, config=replace(work.config, limits=limits))
         return int(execute(work, order, screen(), signals))
 
 
@@ -110,8 +109,7 @@ def execute(work: Workspace, order: Order, where: Screen, signals: Signals) -> E
 # -- the run --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True):
     """One run, over."""
 
     name: str
