@@ -896,7 +896,7 @@ def starter(
         '# agent = "claude"            # --agent; no default: `swarm run` lists what is on PATH',
         "",
         "[limits]",
-        "# cost_usd = 2.00             # of one attempt, for agents that have such an option",
+        "# run_cost_usd = 20.00         # of a run, as --max-cost; more limits: docs/agents.md",
     ]
     if setup or setup_inputs or keep:
         lines += ["", "[worktree]"]
