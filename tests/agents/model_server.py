@@ -13,7 +13,8 @@ holds, else the name in the base URL (`server.base(name)`), else `default`.
                {"text": "done"}],                      end the turn; the last step for ever
      "errors": [{"status": 429, "at": 0, "times": 2, "retry_after": 2, "message": "...",
                  "headers": {}, "body": {}}],          at: this step, else every request;
-                                                       times: else for ever
+                                                       times: else for ever; `events` in the
+                                                       place of status: a stream that says no
      "stalls": [{"at": 0, "times": 1}],                no answer until the server is closed
      "usage": {"input": 1200, "cached": 200, "output": 50}}
 
@@ -32,7 +33,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -63,9 +64,9 @@ class Request:
     """One request for a model's message, and how it was answered."""
 
     path: str
-    headers: Mapping[str, str]  # names in lower case
-    body: Json
-    asked: Asked
+    headers: Mapping[str, str] = field(repr=False)  # names in lower case
+    body: Json = field(repr=False)  # tens of kilobytes
+    asked: Asked = field(repr=False)
     script: str  # name
     step: int
     is_side: bool  # a program's own question (a title, a summary), not the agent's
@@ -397,6 +398,9 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def _refuse(self, asked: Asked, turn: _Turn, body: Json, refusal: Json) -> None:
+        if "events" in refusal:
+            self._note(asked, turn, body, status=200)
+            return self._stream([wire.Event(one.get("type"), one) for one in refusal["events"]])
         status, retry_after = refusal["status"], refusal.get("retry_after")
         message = refusal.get("message", f"scripted {status} error")
         made = refusal.get("body") or wire.error(asked.protocol, status, message, retry_after)
@@ -404,7 +408,7 @@ class _Handler(BaseHTTPRequestHandler):
         if retry_after is not None:
             headers["retry-after"] = str(retry_after)
         self._note(asked, turn, body, status=status)
-        self._send(made, status, headers)
+        return self._send(made, status, headers)
 
     def _body(self) -> Json:
         if "chunked" in self.headers.get("transfer-encoding", ""):
