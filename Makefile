@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint agents bench clean
 help:            ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -24,7 +24,10 @@ lint: $(STAMP)   ## ruff and mypy
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-test: $(STAMP) lint  ## lint, types and the whole test-suite
+agents: $(STAMP) ## real agent programs for the tests, into a cache; those that cannot be had are skipped
+	@$(BIN)/python tests/agents/install.py --ci
+
+test: $(STAMP) lint agents  ## lint, types and the whole test-suite
 	@$(BIN)/python -m pytest -n auto -q
 
 bench: $(STAMP)  ## ratios against rivals in the same run
