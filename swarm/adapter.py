@@ -113,6 +113,7 @@ class Output(_Table, frozen=True, kw_only=True):
     message: Locator | None = None
     tool: Locator | None = None
     result: Locator | None = None
+    error: Locator | None = None  # why it failed, in its own words
     turn: Locator | None = None  # each is one turn
     turns: Locator | None = None  # how many the program itself counts
     cost_usd: Locator | None = None

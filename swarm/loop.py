@@ -72,6 +72,7 @@ from swarm.pulse import Pulse
 from swarm.reconcile import rescue_leftovers
 from swarm.slot import Occupant, Slot
 from swarm.task import LateEdits
+from swarm.trailers import one_line
 from swarm.transcript import STDERR, TRANSCRIPT, Transcript, of_attempt
 
 Stage = Literal["idle", "setup", "working", "ended"]
@@ -79,6 +80,7 @@ IDLE_SECONDS = 1.0
 POLL_SECONDS = 0.2
 LOOK_SECONDS = 1.0  # between two looks at the fence while the ledger moves
 TAIL_BYTES = 1500
+MAX_ERROR = 200  # characters of what a program says of its failure
 MAX_SETUP_FAILURES = 2
 MAX_FAULTS = 5
 MAX_TRIES = 6  # at saving an attempt's work, over half a minute
@@ -911,7 +913,8 @@ class Loop:
             case "turns" | "cost":
                 return "over_limit", f"its limit of {judgement.is_} is used up"
             case _:
-                return "agent_failed", ended.how
+                error = one_line(attempt.transcript.error, MAX_ERROR)
+                return "agent_failed", f"{ended.how}: {error}" if error else ended.how
 
     def _waited(self, attempt: Attempt) -> bool:
         """Was it ended while it only waited for its provider?"""

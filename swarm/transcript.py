@@ -88,6 +88,7 @@ class Transcript:
     report: Path | None = None
     session: str | None = None  # the newest that was said
     doing: str = ""  # what it said or did last, for a table; as said
+    error: str = ""  # why it failed, in its own words; as said
     turns: int = 0  # turns that were seen; see `figures`
     heard: int = 0  # events of a model at work: messages, tools, usage
     waits_since: datetime | None = None  # it waits for its provider, and has done nothing since
@@ -300,7 +301,8 @@ class Transcript:
             found.append(Said("started", self.session))
             return
         said = "".join(texts)[:MAX_TEXT]
-        self._is_at_work()
+        if name not in ("error", "result"):
+            self._is_at_work()
         if name == "message":
             self.doing = said
             found.append(Said("message", said))
@@ -309,6 +311,9 @@ class Transcript:
             found.append(Said("tool", said))
         elif name == "result":
             found.append(Said("result", said))
+        elif name == "error":
+            self.error = said
+            found.append(Said("error", said))
 
     def _is_at_work(self) -> None:
         self.heard += 1

@@ -355,6 +355,7 @@ class _Stream:
     def __init__(self, name: str, path: Path, reader: Transcript | None = None) -> None:
         self.name = name
         self._reader = reader
+        self._message = ""  # the last one
         self._path = path
         self._at = 0
         self._rest = b""
@@ -382,6 +383,9 @@ class _Stream:
             return [line.decode("utf-8", "replace")]
         lines = []
         for event in events:
+            if event.kind == "result" and event.text == self._message:
+                continue  # told once
+            self._message = event.text if event.kind == "message" else self._message
             for number, text in enumerate(event.text.splitlines() if event.text else ()):
                 lines.append(f"{event.kind if number == 0 else '':<8} {text}")
         return lines

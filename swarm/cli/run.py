@@ -29,7 +29,7 @@ from swarm.judge import CannotJudge, Green
 from swarm.ledger.store import Ledger, Logged
 from swarm.ledger.view import State
 from swarm.loop import Idle, Setting
-from swarm.output import ago, plural, standing_lines
+from swarm.output import ago, cost_text, plural, standing_lines, tokens_text
 from swarm.overview import Standing, stand
 from swarm.plumbing import checkout as user
 from swarm.pull import is_published
@@ -365,11 +365,15 @@ def moved(work: Workspace, ended: Ended) -> str:
 
 def _cost(ledger: Ledger, name: str) -> str:
     record = ledger.view().run(name)
-    if record is None or record.spent_usd is None:
+    if record is None or not record.attempts:
         return "unknown"
     known = record.attempts - record.attempts_unknown
-    unknown = f"; {record.attempts_unknown} did not say" if record.attempts_unknown else ""
-    return f"${record.spent_usd:.2f} in {known} of {record.attempts} attempts{unknown}"
+    said = f"{cost_text(record.spent_usd)} in {known} of {plural(record.attempts, 'attempt')}"
+    if record.attempts_unknown:
+        said += f"; {record.attempts_unknown} did not say"
+    if record.spent_tokens is not None:
+        said += f"; {tokens_text(record.spent_tokens)} tokens"
+    return f"{said}    swarm costs"
 
 
 def take_lines(work: Workspace, ended: Ended) -> list[str]:
