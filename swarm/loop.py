@@ -59,6 +59,7 @@ from swarm.ledger.records import Attempts, Charge, Outcome, Task, Usage
 from swarm.ledger.spending import (
     Spent,
     find_exhausted,
+    find_over,
     least,
     left_of,
     spent_in,
@@ -673,12 +674,9 @@ class Loop:
     def _find_over(self, attempt: Attempt, usage: Usage) -> str:
         """The limit of the attempt, or of its task, that is used up; "" when there is room."""
         limits = self.setting.config.limits
-        if limits.turns is not None and (usage.turns or 0) > limits.turns:
-            return f"limit {limits.turns} turns"
-        if limits.tokens is not None and (usage.tokens or 0) > limits.tokens:
-            return f"limit {limits.tokens} tokens, used {usage.tokens}"
-        if limits.cost_usd is not None and (usage.cost_usd or 0.0) > limits.cost_usd:
-            return f"limit ${limits.cost_usd:g}, cost ${usage.cost_usd:.2f}"
+        over = find_over(usage, limits.turns, limits.tokens, limits.cost_usd)
+        if over is not None:
+            return over
         seconds = time.monotonic() - attempt.began
         spent = spent_on(attempt.claimed.attempts).plus(usage, seconds)
         why = find_exhausted(spent, self.setting.bounds.task)
