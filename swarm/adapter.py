@@ -261,6 +261,8 @@ def _parse(file: Traversable, name: str) -> Adapter:
         adapter = msgspec.convert(raw, Adapter)
     except OSError as error:
         raise UsageError(f"{file}: cannot be read", why=error.strerror) from error
+    except RecursionError as error:  # tomllib's, of brackets in brackets
+        raise UsageError(f"{file}: is nested too deeply") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: {error}") from error
     except msgspec.ValidationError as error:

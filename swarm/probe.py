@@ -79,8 +79,9 @@ def logged_in(
         home: a private HOME of agents; None: the user's.
         passed: name globs that agents are given beyond the adapter's own.
     """
+    env = _login_env(adapter, environ, home, passed)
     program = find_program(adapter, environ.get("PATH", os.defpath), None)
-    return find_out([(adapter, program)], environ, home, passed)[0].is_logged_in
+    return _login_said(adapter, env, _ask([_login_question(adapter, program, env)])[0])
 
 
 def find_out(
@@ -95,17 +96,11 @@ def find_out(
     those of `logged_in`.
     """
     globs = tuple(passed)
-    envs = [
-        for_probe(environ, passed=(*one.env.pass_, *globs), settings=one.env.set, home=home)
-        for one, _ in asked
-    ]
+    envs = [_login_env(adapter, environ, home, globs) for adapter, _ in asked]
     questions: list[_Question | None] = []
     for (adapter, program), env in zip(asked, envs, strict=True):
-        if program is None:
-            questions += [None, None]
-        else:
-            questions.append(_version_question(adapter, program, environ))
-            questions.append(_login_question(adapter, program, env))
+        questions.append(_version_question(adapter, program, environ))
+        questions.append(_login_question(adapter, program, env))
     answers = iter(_ask(questions))
     return [
         Found(
@@ -144,9 +139,18 @@ def _has_key(adapter: Adapter, env: Mapping[str, str]) -> bool:
     return any(env.get(name) for name in login.env)
 
 
-def _login_question(adapter: Adapter, program: str, env: Mapping[str, str]) -> _Question | None:
+def _login_env(
+    adapter: Adapter, environ: Mapping[str, str], home: Path | None, passed: Iterable[str]
+) -> dict[str, str]:
+    globs = (*adapter.env.pass_, *passed)
+    return for_probe(environ, passed=globs, settings=adapter.env.set, home=home)
+
+
+def _login_question(
+    adapter: Adapter, program: str | None, env: Mapping[str, str]
+) -> _Question | None:
     words = adapter.login.argv
-    if words is None or _has_key(adapter, env):
+    if program is None or words is None or _has_key(adapter, env):
         return None
     return _Question((program, *words), env)
 
@@ -160,9 +164,9 @@ def _login_said(adapter: Adapter, env: Mapping[str, str], answer: _Answer | None
 
 
 def _version_question(
-    adapter: Adapter, program: str, environ: Mapping[str, str]
+    adapter: Adapter, program: str | None, environ: Mapping[str, str]
 ) -> _Question | None:
-    if adapter.version is None:
+    if program is None or adapter.version is None:
         return None
     env = {name: environ[name] for name in ("PATH", "HOME") if name in environ}
     return _Question((program, *adapter.version), env)

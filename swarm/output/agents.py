@@ -199,8 +199,12 @@ def _wrong_lines(name: str, wrong: Wrong) -> Iterator[str]:
 
 
 def _field(name: str, text: str) -> Iterator[str]:
-    """`text` behind `name`, over as many lines as it needs."""
-    lines = [part for line in text.splitlines() for part in wrapped(one_line(line, 4000), _ROOM)]
+    """`text` behind `name`, over as many lines as it needs; a path stays whole."""
+    lines = [
+        part
+        for line in text.splitlines()
+        for part in wrapped(one_line(line, 4000), _ROOM, is_cut=False)
+    ]
     for number, line in enumerate(lines):
         yield f"  {name if number == 0 else '':<{_INDENT - 3}} {line}".rstrip()
 
