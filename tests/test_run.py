@@ -384,7 +384,6 @@ def test_an_empty_plan_says_how_to_add_a_task(world: World, typed: Typed) -> Non
 @pytest.mark.parametrize(
     ("setting", "named"),
     [
-        ('[run]\nsandbox = "bwrap"', 'sandbox = "bwrap" is not done by this version'),
         ('[gate]\nstyle = "rebase"', 'style = "rebase" is not done by this version'),
     ],
 )
