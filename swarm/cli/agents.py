@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -252,5 +253,5 @@ def _would_run(launched: launch.Launch, sandbox: tuple[str, ...]) -> WouldRun:
         sandbox=list(sandbox),
         home=str(launched.home) if launched.home is not None else None,
         time_limit_seconds=limit.total_seconds() if limit is not None else None,
-        stands={word: what for word, what in STANDS.items() if word in typed},
+        stands={word: what for word, what in STANDS.items() if re.search(rf"\b{word}\b", typed)},
     )
