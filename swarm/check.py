@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import socket
 import stat
 import sys
@@ -33,7 +32,7 @@ from swarm.ledger.clock import Clock
 from swarm.ledger.records import CheckRun, Verdict, VerdictValue
 from swarm.plumbing.hub import Hub
 from swarm.scope import compile_globs
-from swarm.slot import Slot, is_below
+from swarm.slot import Slot, is_below, remove_tree
 
 LOG_CAP = 16 << 20
 TAIL_BYTES = 4000
@@ -341,7 +340,8 @@ class Running(msgspec.Struct):
 
     def _drop_tmpdir(self) -> None:
         if self.tmpdir is not None:
-            shutil.rmtree(self.tmpdir, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                remove_tree(self.tmpdir)
             self.tmpdir = None
 
 

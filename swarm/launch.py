@@ -145,6 +145,7 @@ def _confined(launch: Launch, spec: process.Spec) -> process.Spec:
         read=(
             *(launch.checkout / "swarm.toml", launch.checkout / ".swarm"),
             *(launch.folder, alive_path(runs, runner)),
+            *sandbox.named_files(launch.argv_extra),
             *expanded(allowed.read),
         ),
         write=(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 import threading
 import time
@@ -71,7 +70,7 @@ from swarm.opening import Ground, Opening, Setup, open_slot
 from swarm.plumbing.hub import LEDGER
 from swarm.pulse import Pulse
 from swarm.reconcile import rescue_leftovers
-from swarm.slot import Occupant, Slot
+from swarm.slot import Occupant, Slot, remove_tree
 from swarm.task import LateEdits
 from swarm.trailers import one_line
 from swarm.transcript import STDERR, TRANSCRIPT, Transcript, of_attempt
@@ -945,7 +944,8 @@ class Loop:
 
     def _forget(self, attempt: Attempt) -> None:
         if attempt.tmpdir is not None:
-            shutil.rmtree(attempt.tmpdir, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                remove_tree(attempt.tmpdir)
         self._give_way(attempt.seat)
         self.idle.live.pop(self.slot.name, None)
         self.attempt = None

@@ -269,13 +269,14 @@ def confine(
     if home is None and named.is_absolute() and not is_below_system(named):
         empty = tmpdir / ".home"
         empty.mkdir(mode=0o700, exist_ok=True)
+    hidden = (slot.tree.parent.parent, checkout)
     facts = Facts(
         cwd=spec.cwd,
-        hidden=(slot.tree.parent.parent, checkout),
+        hidden=hidden,
         read=(
-            *(slot.hub, slot.record, *own_code(), *tools(spec.env, named), *read),
+            *(slot.hub, slot.record, *own_code(), *tools(spec.env, (*hidden, named)), *read),
             *(checkout / name for name in config.worktree.share),
-            *named_files(spec.argv),
+            *named_files(spec.argv[:1]),
             *expanded(run.visible, environ, has_home=has_home),
         ),
         write=(
@@ -332,7 +333,9 @@ def try_program(
 
 def own_code() -> tuple[Path, ...]:
     """What `swarm`, typed by an agent, is: the interpreter's folders and its packages."""
-    places = [Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable)]
+    places = [Path(sys.executable)]
+    for prefix in (sys.prefix, sys.base_prefix):  # not whole: it may be a checkout, or a home
+        places += [Path(prefix, name) for name in ("bin", "lib", "lib64", "ssl", "pyvenv.cfg")]
     for name in ("swarm", "swarm.agents", "swarm.hooks"):
         spec = importlib.util.find_spec(name)
         places += map(Path, (spec and spec.submodule_search_locations) or ())
@@ -342,29 +345,28 @@ def own_code() -> tuple[Path, ...]:
     return tuple(place.absolute() for place in places)
 
 
-def tools(env: Mapping[str, str], home: Path | None) -> tuple[Path, ...]:
+def tools(env: Mapping[str, str], never: Sequence[Path]) -> tuple[Path, ...]:
     """The folders on a program's PATH, and the certificates that its environment names.
 
-    A folder that holds the whole home is none of tools.
+    `never`: a folder that holds one of these, as a whole home, is none of tools.
     """
     found = [Path(entry) for entry in env.get("PATH", "").split(os.pathsep)]
     found += [Path(env[name]) for name in _CERTIFICATES if env.get(name)]
     return tuple(
         path
         for path in found
-        if path.is_absolute() and path.parent != path and not _holds(path, home)
+        if path.is_absolute() and not any(_holds(path, place) for place in never)
     )
 
 
-def _holds(folder: Path, home: Path | None) -> bool:
-    return home is not None and (
-        home.is_relative_to(folder) or home.resolve().is_relative_to(folder.resolve())
-    )
+def _holds(folder: Path, place: Path) -> bool:
+    return place.is_relative_to(folder) or place.resolve().is_relative_to(folder.resolve())
 
 
-def named_files(argv: Sequence[str]) -> tuple[Path, ...]:
-    """The program and the files that stand whole among its words; no folder."""
-    return tuple(path for word in argv if (path := Path(word)).is_absolute() and path.is_file())
+def named_files(words: Sequence[str]) -> tuple[Path, ...]:
+    """The files among words that a person typed, each by its whole path; no folder."""
+    # Not `Path.is_file`, which raises for a word that is too long for a path.
+    return tuple(Path(word) for word in words if os.path.isabs(word) and os.path.isfile(word))  # noqa: PTH113, PTH117
 
 
 def is_below_system(path: Path) -> bool:

@@ -319,7 +319,7 @@ class Slot:
             if any(f.startswith(f"{path}/") for f in (*kept, *furnishing.sparse)):
                 self._drop_outside(f"{path}/", furnishing)
             else:
-                _remove_tree(Path(entry.path))
+                remove_tree(Path(entry.path))
 
     # Setup
 
@@ -443,7 +443,7 @@ class Slot:
         self.record.unlink(missing_ok=True)
         (self.folder / f"{self.name}.setup").unlink(missing_ok=True)
         for place in (self.tree, self.repo, self.own):
-            _remove_tree(place)
+            remove_tree(place)
         self.is_saved = True
         faults.reach("cleanup.after_delete")
 
@@ -486,10 +486,10 @@ class Slot:
                 str(self.repo),
             )
         for name in ("hooks", "refs", "logs", "info"):
-            _remove_tree(self.repo / name)
+            remove_tree(self.repo / name)
         for name in ("packed-refs", "config.worktree", "ORIG_HEAD", "FETCH_HEAD", "shallow"):
-            _remove_tree(self.repo / name)
-        _remove_tree(self.repo / "objects/info")  # a commit graph of the agent's may lie
+            remove_tree(self.repo / name)
+        remove_tree(self.repo / "objects/info")  # a commit graph of the agent's may lie
         for folder in ("refs/heads", "info", "hooks", "objects/info"):
             (self.repo / folder).mkdir(parents=True, exist_ok=True)
         _write_file(self.repo / "HEAD", b"ref: refs/heads/none\n")
@@ -499,7 +499,7 @@ class Slot:
         exclude = _exclude_text(furnishing, furnishing.made)
         _write_file(self.repo / "info/exclude", exclude)
         self._write_hooks(furnishing)
-        _remove_tree(self.repo / "worktrees")
+        remove_tree(self.repo / "worktrees")
         self.admin.mkdir(parents=True)
         _write_file(self.admin / "HEAD", b"ref: refs/heads/none\n")
         _write_file(self.admin / "commondir", b"../..\n")
@@ -510,7 +510,7 @@ class Slot:
         if not self.is_real_tree:
             self.tree.unlink(missing_ok=True)  # a symlink or a file that an agent put there
             self.tree.mkdir()
-        _remove_tree(self.tree / ".git")
+        remove_tree(self.tree / ".git")
         _write_file(self.tree / ".git", f"gitdir: {self.admin}\n".encode())
         self._rewrite_own(exclude, furnishing.sparse)
 
@@ -735,7 +735,7 @@ def _shut_objects(slot: Slot, objects: Path, seen: set[Path]) -> None:
     alternates = objects / "info/alternates"
     text = read_small(alternates, _MOST_ALTERNATES)
     if text is None:
-        _remove_tree(alternates)
+        remove_tree(alternates)
         return
     kept = ""
     for line in text.splitlines():
@@ -780,12 +780,12 @@ def packed_refs(repo: Path) -> Iterator[tuple[str, str]]:
 def _write_file(path: Path, data: bytes) -> None:
     """Replace a file whole; what an agent left at its place (a folder, a link) goes first."""
     if path.is_symlink() or path.is_dir():
-        _remove_tree(path)
+        remove_tree(path)
     put_whole(path, data)
 
 
-def _remove_tree(path: Path) -> None:
-    """Remove what is at a path inside a slot; a symlink is unlinked, never followed."""
+def remove_tree(path: Path) -> None:
+    """Remove what is at a path of ours, read-only folders too; a symlink is never followed."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

@@ -198,6 +198,30 @@ def test_a_whole_home_or_no_place_is_refused(world: World, entry: str) -> None:
     assert said.code == 2 and "visible" in said.all
 
 
+def test_folders_of_path_are_tools_unless_they_hold_what_is_hidden(tree: Tree) -> None:
+    home = tree.folder("code/home")
+    tree.folder("code/bin")
+    (tree.root / "alias").symlink_to("code")
+    path = ["code/bin", "code", "alias", "code/home", "code/home/bin"]
+    env = {"PATH": ":".join([*(f"{tree.root}/{name}" for name in path), "relative", ""])}
+    found = [str(p.relative_to(tree.root)) for p in sandbox.tools(env, (home,))]
+    assert found == ["code/bin", "code/home/bin"]
+
+
+def test_named_files_are_whole_paths_of_files(tree: Tree) -> None:
+    file = tree.file("a/file")
+    words = [str(file), str(file.parent), "file", f"--x={file}", "/" + "x" * 9000, "/nul\0", "-c"]
+    assert sandbox.named_files(words) == (file,)
+
+
+def test_of_the_interpreter_there_is_what_it_needs_and_not_what_else_lies_beside_it() -> None:
+    """An environment may have been made in the checkout itself."""
+    code = sandbox.own_code()
+    assert Path(sys.prefix) not in code and Path(sys.base_prefix) not in code
+    assert Path(sys.prefix, "lib") in code
+    assert Path(sandbox.__file__).parent in code
+
+
 # -- refusals -------------------------------------------------------------------------------------
 
 
