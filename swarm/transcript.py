@@ -297,8 +297,10 @@ class Transcript:
         if not texts:
             return
         if name == "session":
-            self.session = texts[-1][:200]
-            found.append(Said("started", self.session))
+            session = texts[-1][:200]
+            if session != self.session:  # some say it with each event
+                found.append(Said("started", session))
+            self.session = session
             return
         said = "".join(texts)[:MAX_TEXT]
         if name not in ("error", "result"):
