@@ -1,0 +1,225 @@
+"""Real agent programs, end to end: they edit, commit, land; what they use is known; they are limited.
+
+Each is driven through `swarm run` in a process of its own against a model on 127.0.0.1 that plays a
+script. A program that could not be installed is skipped with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swarm import process
+from tests.agents.drive import DRIVEN, Project, edit, edit_by_text, need
+from tests.agents.model_server import ModelServer
+
+ALL = list(DRIVEN)
+pytestmark = pytest.mark.agents
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left(tmp_path: Path) -> Iterator[None]:
+    """After every test no live process carries a mark of its runs."""
+    yield
+    runners = {path.stem for path in tmp_path.glob("app.swarm/runs/*.alive")}
+    left = [one for runner in runners for one in process.find_marked(f"{runner}.")]
+    assert left == []
+
+
+def play(name: str, tmp_path: Path, server: ModelServer, settings: str = "") -> Project:
+    need(name)
+    return Project(tmp_path, server, (name,), settings)
+
+
+def script_of(name: str) -> dict[str, object]:
+    return (
+        edit_by_text("made.txt", "hello")
+        if DRIVEN[name].edits_by_text
+        else edit("made.txt", "hello")
+    )
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_it_edits_commits_and_lands_and_what_it_used_is_known(name: str, tmp_path: Path) -> None:
+    need(name)
+    with ModelServer(script_of(name)) as server:
+        project = play(name, tmp_path, server)
+        project.task("Make it", "Write made.txt.")
+        done = project.run()
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert project.landed("made.txt").strip() == "hello"
+        files = project.git(
+            f"--git-dir={tmp_path}/app.swarm/hub.git", "ls-tree", "-r", "--name-only", "main"
+        )
+        assert files.split() == ["README.md", "made.txt", "swarm.toml"], "nothing else came along"
+        (attempt,) = project.attempts("make-it")
+        usage = attempt["usage"]
+        asked = [one for one in server.requests() if not one.is_side]
+        assert "Write made.txt." in asked[0].prompt
+        calls = len(server.requests())
+        assert usage["tokens_output"] >= 50
+        assert 1200 <= usage["tokens_input"] <= 1200 * calls
+        if DRIVEN[name].tells_cost:
+            assert 0 < usage["cost_usd"] < 1
+        else:
+            assert usage["cost_usd"] is None
+        assert usage["turns"] is not None and usage["turns"] >= 1
+        if DRIVEN[name].resumes:
+            assert usage["session"]
+        total = json.loads(project.swarm("costs", "--json").stdout)["total"]
+        assert total["tokens_input"] == usage["tokens_input"]
+        assert total["cost_usd"] == usage["cost_usd"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_not_logged_in_stops_it_with_what_cures_it(name: str, tmp_path: Path) -> None:
+    need(name)
+    script = script_of(name) | {"errors": [{"status": 401, "message": "invalid api key"}]}
+    with ModelServer(script) as server:
+        project = play(name, tmp_path, server)
+        project.task("Make it")
+        done = project.run()
+        assert done.returncode == 15, done.stdout + done.stderr
+        (attempt,) = project.attempts("make-it")
+        assert (attempt["outcome"], attempt["strike"]) == ("not_logged_in", False)
+        said = done.stdout
+        assert f"not logged in: {_hint(name)}" in said.replace("\n", " "), said
+
+
+def _hint(name: str) -> str:
+    from swarm import adapter
+
+    rules = adapter.load(name, None).outcome
+    return next(rule.hint for rule in rules if rule.is_ == "login" and rule.hint)
+
+
+@pytest.mark.parametrize("name", [one for one in ALL if one not in ("aider", "mini-swe-agent")])
+def test_a_rate_limit_is_no_strike_and_closes_its_account(name: str, tmp_path: Path) -> None:
+    """Without a time: the pause is short here, and the run ends since it would not wait."""
+    need(name)
+    script = script_of(name) | {"errors": [{"status": 429, "message": "rate limit"}]}
+    limits = '[limits]\nbackoff = "3h"\nbackoff_max = "3h"\nprovider = "1h"\npatience = "5s"\n'
+    with ModelServer(script) as server:
+        project = play(name, tmp_path, server, limits)
+        project.task("Make it")
+        done = project.run()
+        assert done.returncode == 15, done.stdout + done.stderr
+        (attempt,) = project.attempts("make-it")
+        assert (attempt["outcome"], attempt["strike"]) == ("provider_limit", False), attempt
+        status = json.loads(project.swarm("status", "--json").stdout)
+        assert [one["adapter"] for one in status["limited"]] == [name]
+        asked = len(server.requests())
+        assert project.run().returncode == 15, "it holds for the next run too"
+        assert len(server.requests()) == asked, "nobody asked the provider again"
+
+
+@pytest.mark.parametrize("name", ["claude", "codex", "gemini"])
+def test_an_error_of_the_server_is_a_strike_in_its_own_words(name: str, tmp_path: Path) -> None:
+    need(name)
+    script = script_of(name) | {"errors": [{"status": 400, "message": "no such thing"}]}
+    with ModelServer(script) as server:
+        project = play(name, tmp_path, server, "[limits]\nstrikes = 1\n")
+        project.task("Make it")
+        done = project.run()
+        assert done.returncode == 1, done.stdout + done.stderr
+        (attempt,) = project.attempts("make-it")
+        assert (attempt["outcome"], attempt["strike"]) == ("agent_failed", True)
+        assert "no such thing" in attempt["message"]
+
+
+@pytest.mark.parametrize("name", ["claude", "codex", "gemini", "opencode", "qwen", "copilot"])
+def test_a_model_that_never_answers_is_ended_by_silence(name: str, tmp_path: Path) -> None:
+    need(name)
+    script = script_of(name) | {"stalls": [{"at": 0}]}
+    limits = '[limits]\nattempt = "12s"\ngrace = "1s"\nstrikes = 1\n'
+    with ModelServer(script) as server:
+        project = play(name, tmp_path, server, limits)
+        project.task("Make it")
+        done = project.run()
+        assert done.returncode == 1, done.stdout + done.stderr
+        (attempt,) = project.attempts("make-it")
+        assert (attempt["outcome"], attempt["strike"]) == ("timed_out", True)
+        assert ", 0 left" in attempt["message"]
+
+
+@pytest.mark.parametrize("name", ["claude", "codex", "gemini", "opencode", "qwen", "copilot"])
+def test_killed_in_the_middle_its_work_is_kept_and_gone_on_with(name: str, tmp_path: Path) -> None:
+    need(name)
+    half = "printf half > half.txt && git add half.txt && git commit -qm half"
+    # The whole tree above the shell, up to swarm's own shim, which leads another session.
+    kill = "kill -9 $(ps -o pid= -g $(ps -o sid= -p $PPID)) $PPID"
+    script = {
+        "steps": [{"shell": f"{half}; test $SWARM_ATTEMPT = 1 && {kill}; true"}, {"text": "done"}]
+    }
+    with ModelServer(script) as server:
+        project = play(name, tmp_path, server, '[limits]\nbackoff = "0s"\n')
+        project.task("Make it")
+        done = project.run()
+        assert done.returncode == 0, done.stdout + done.stderr
+        first = project.attempts("make-it")[0]
+        assert (first["outcome"], first["strike"]) == ("agent_failed", True), first
+        assert project.landed("half.txt") == "half"
+
+
+@pytest.mark.parametrize("name", ["claude", "qwen", "gemini"])
+def test_a_turn_limit_ends_it(name: str, tmp_path: Path) -> None:
+    need(name)
+    script = {"steps": [{"shell": "date >> log.txt"}]}
+    with ModelServer(script) as server:
+        limits = "[limits]\nstrikes = 1\nturns = 3\n"
+        project = play(name, tmp_path, server, limits)
+        project.task("Make it")
+        done = project.run()
+        assert done.returncode == 1, done.stdout + done.stderr
+        (attempt,) = project.attempts("make-it")
+        assert (attempt["outcome"], attempt["strike"]) == ("over_limit", True), attempt
+        assert len(server.requests()) < 12
+
+
+@pytest.mark.parametrize("name", ["claude", "codex", "gemini", "opencode", "qwen", "copilot"])
+def test_after_a_stop_its_own_session_goes_on(name: str, tmp_path: Path) -> None:
+    need(name)
+    stop = f"{sys.executable} -m swarm -C {tmp_path}/app stop --now make-it"
+    first = f"printf one > one.txt; git add one.txt; git commit -qm one; {stop}; sleep 60"
+    second = "printf two > two.txt; git add two.txt; git commit -qm two"
+    script = {
+        "steps": [
+            {"shell": f"test $SWARM_ATTEMPT = 1 || exit 0; {first}"},
+            {"shell": second},
+            {"text": "done"},
+        ],
+        "usage": {"input": 1200, "cached": 200, "output": 50},
+    }
+    with ModelServer(script) as server:
+        project = play(name, tmp_path, server)
+        project.task("Make it", "A body that is told once.")
+        stopped = project.run()
+        assert stopped.returncode == 1, stopped.stdout + stopped.stderr
+        assert project.swarm("task", "reopen", "make-it").returncode == 0
+        done = project.run()
+        assert done.returncode == 0, done.stdout + done.stderr
+        before, after = project.attempts("make-it")
+        assert before["outcome"] == "stopped"
+        assert after["usage"]["session"] == before["usage"]["session"] is not None
+        assert project.landed("one.txt") == "one"
+        assert server.requests()[-1].prompt.startswith("Go on with your task: Make it")
+
+
+def test_a_mixed_team_of_real_programs_lands_everything(tmp_path: Path) -> None:
+    need("claude", "codex")
+    with ModelServer() as server:
+        project = Project(tmp_path, server, ("claude", "codex"))
+        for number in range(6):
+            steps = json.dumps(edit(f"f{number}.txt", str(number)))
+            project.task(f"Task {number}", f"[[PLAY {steps}]]")
+        done = project.run("--agents", "claude:2,codex:2")
+        assert done.returncode == 0, done.stdout + done.stderr
+        for number in range(6):
+            assert project.landed(f"f{number}.txt") == str(number)
+        costs = json.loads(project.swarm("costs", "--json").stdout)
+        assert {one["name"] for one in costs["adapters"]} <= {"claude", "codex"}
+        assert costs["total"]["attempts"] == 6
