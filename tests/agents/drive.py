@@ -1,8 +1,8 @@
 """A small project with a hub, and a real agent program beside a model that only plays scripts.
 
-Enters: a program's name, a script. Leaves: `swarm` typed there, with what the program needs of its
-environment and its own configuration. Guards: the program's HOME is private, its key is a dummy, and
-it is told no address but 127.0.0.1.
+Enters: a program's name, a script. Leaves: `swarm` typed there, with what the program needs in its
+environment and its own configuration. Guards: the program's HOME is private, its key is a dummy,
+and it is told no address but 127.0.0.1.
 """
 
 from __future__ import annotations
