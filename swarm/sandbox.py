@@ -67,8 +67,10 @@ class Facts:
     hidden: tuple[Path, ...]  # empty folders, but for what is listed below them
     read: tuple[Path, ...]
     write: tuple[Path, ...]
-    tmpdir: Path  # private to it: its TMPDIR, /tmp and /var/tmp
-    home: tuple[Path, Path] | None = None  # (what HOME names, the folder that is shown there)
+    tmpdir: Path  # private to it
+    # (where, the folder that is shown there), as for /tmp. Each new and empty: bwrap makes mount
+    # points in them, and would follow a link that an agent had left in one.
+    empty: tuple[tuple[Path, Path], ...] = ()
     network: Network = "open"
 
 
@@ -121,13 +123,10 @@ def _mounts(facts: Facts) -> list[Mount]:
     def want(path: Path, how: Literal["read", "write", "hide"], source: str = "") -> None:
         wanted.append((path, Mount(path, how, source)))
 
-    for folder in ("/tmp", "/var/tmp"):
-        want(Path(folder), "write", str(facts.tmpdir))
     for name in _SYSTEM:
         want(Path(name), "read")
-    if facts.home is not None:
-        at, empty = facts.home
-        want(at, "write", str(empty))
+    for path, shown_there in facts.empty:
+        want(path, "write", str(shown_there))
     for path in facts.hidden:
         want(path, "hide")
     for path in facts.read:
@@ -146,7 +145,10 @@ def _mounts(facts: Facts) -> list[Mount]:
             continue
         # What lies in a folder that it writes is shown with that, and a link there, which may be
         # its own making, must not choose what else is.
-        if any(_is_inside(place, theirs) for place in (real, *(link.at for link in on_the_way))):
+        is_named = mount.how != "hide" and not mount.source
+        if is_named and any(
+            _is_inside(place, theirs) for place in (real, *(link.at for link in on_the_way))
+        ):
             continue
         links |= {link.at: link for link in on_the_way}
         found[real] = mount._replace(at=real)  # a later one wins, as `write` over `read`
@@ -251,23 +253,28 @@ def confine(
 
     Args:
         environ: the runner's own: where bwrap is looked for, and what `~` means.
-        tmpdir: private to it; an empty HOME is made in it.
+        tmpdir: private to it; what is shown as /tmp and as HOME is made in it, new at each call.
         home: a HOME that is kept, instead of that one.
         read, write: what else.
 
     Raises:
         SandboxUnusable: see `find`.
+        UsageError: see `refuse_holding`.
     """
     run = config.run
     if run.sandbox == "none":
         return spec
-    has_home = home is None
     named = Path(spec.env.get("HOME") or "/")
-    empty = None
+    new = Path(tempfile.mkdtemp(prefix=".box-", dir=tmpdir))
+    empty = [(Path("/tmp"), new / "tmp"), (Path("/var/tmp"), new / "tmp")]
     if home is None and named.is_absolute() and not is_below_system(named):
-        empty = tmpdir / ".home"
-        empty.mkdir(mode=0o700, exist_ok=True)
+        empty.append((named, new / "home"))
+    for _, place in empty:
+        place.mkdir(mode=0o700, exist_ok=True)
     hidden = (slot.tree.parent.parent, checkout)
+    visible = expanded(run.visible, environ, has_home=home is None)
+    writable = expanded(run.writable, environ, has_home=home is None)
+    refuse_holding((*read, *write, *visible, *writable), (*hidden, named))
     facts = Facts(
         cwd=spec.cwd,
         hidden=hidden,
@@ -275,15 +282,15 @@ def confine(
             *(slot.hub, slot.record, *own_code(), *tools(spec.env, (*hidden, named)), *read),
             *(checkout / name for name in config.worktree.share),
             *named_files(spec.argv[:1]),
-            *expanded(run.visible, environ, has_home=has_home),
+            *visible,
         ),
         write=(
             *(slot.tree, slot.repo, *write),
             *((home,) if home is not None else ()),
-            *expanded(run.writable, environ, has_home=has_home),
+            *writable,
         ),
         tmpdir=tmpdir,
-        home=(named, empty) if empty is not None else None,
+        empty=tuple(empty),
         network=run.network,
     )
     bwrap = find(environ.get("PATH", os.defpath), run.network)
@@ -359,6 +366,20 @@ def tools(env: Mapping[str, str], never: Sequence[Path]) -> tuple[Path, ...]:
 
 def _holds(folder: Path, place: Path) -> bool:
     return place.is_relative_to(folder) or place.resolve().is_relative_to(folder.resolve())
+
+
+def refuse_holding(paths: Iterable[Path], never: Sequence[Path]) -> None:
+    """
+    Raises:
+        UsageError: a place that people named holds one of those that have to be hidden.
+    """
+    for path in paths:
+        held = next((place for place in never if _holds(path, place)), None)
+        if held is not None:
+            raise UsageError(
+                f"{path} is too much for a sandbox: it holds {held}",
+                hint="visible and writable below [run] in swarm.toml: name what is needed of it",
+            )
 
 
 def named_files(words: Sequence[str]) -> tuple[Path, ...]:

@@ -308,12 +308,18 @@ def _confined(work: Workspace, adapter: adapters.Adapter, argv: list[str]) -> tu
 
     Raises:
         SandboxUnusable: the program does not start in it, though it does outside.
+        UsageError: what is to be seen in it is too much.
     """
     run = work.config.run
     if run.sandbox == "none":
         return ()
     expanded = partial(sandbox.expanded, environ=os.environ, has_home=run.home == "user")
     read, write = adapter.sandbox.read, adapter.sandbox.write
+    home = (Path.home(),) if run.home == "user" else ()
+    sandbox.refuse_holding(
+        expanded((*read, *write, *run.visible, *run.writable)),
+        (work.checkout, work.layout.root, *home),
+    )
     if _version(adapter, argv[0]) is not None:
         complaint = sandbox.try_program(
             (argv[0], *(adapter.version or ())),
