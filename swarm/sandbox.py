@@ -31,6 +31,11 @@ _SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix",
 )  # fmt: skip
 _ALSO_FOR_NETWORK = "/etc/resolv.conf"  # often a link into /run, which is not there
+# Below the home: programs that others on PATH are only the door to. None of them keeps a log-in.
+_TOOLCHAINS = (
+    ".pyenv", ".rbenv", ".nvm", ".volta", ".asdf", ".sdkman", ".rustup", ".bun/bin", ".deno/bin",
+    ".local/share/mise", ".local/share/uv/python", ".local/share/pnpm",
+)  # fmt: skip
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
 # `--unshare-user` for root too: a root of its own has no right over processes outside.
 # `--new-session`: the program is in no process group with bwrap, which must outlive a SIGTERM.
@@ -279,7 +284,9 @@ def confine(
         cwd=spec.cwd,
         hidden=hidden,
         read=(
-            *(slot.hub, slot.record, *own_code(), *tools(spec.env, (*hidden, named)), *read),
+            *(slot.hub, *borrowed(slot.hub), slot.record, *read),
+            *(*own_code(), *tools(spec.env, (*hidden, named))),
+            *(toolchains(named) if home is None else ()),
             *(checkout / name for name in config.worktree.share),
             *named_files(spec.argv[:1]),
             *visible,
@@ -380,6 +387,21 @@ def refuse_holding(paths: Iterable[Path], never: Sequence[Path]) -> None:
                 f"{path} is too much for a sandbox: it holds {held}",
                 hint="visible and writable below [run] in swarm.toml: name what is needed of it",
             )
+
+
+def toolchains(home: Path) -> tuple[Path, ...]:
+    """What is installed in a home to be run."""
+    return tuple(home / name for name in _TOOLCHAINS)
+
+
+def borrowed(hub: Path) -> tuple[Path, ...]:
+    """The folders of objects that a hub of the user's own may borrow."""
+    objects = hub / "objects"
+    try:
+        lines = (objects / "info/alternates").read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return ()
+    return tuple(objects / line for line in lines if line and not line.startswith("#"))
 
 
 def named_files(words: Sequence[str]) -> tuple[Path, ...]:

@@ -211,6 +211,15 @@ def test_folders_of_path_are_tools_unless_they_hold_what_is_hidden(tree: Tree) -
     assert found == ["code/bin", "code/home/bin"]
 
 
+def test_a_hub_that_borrows_objects_shows_them(tree: Tree) -> None:
+    hub = tree.folder("hub.git")
+    assert sandbox.borrowed(hub) == ()
+    tree.folder("hub.git/objects/info")
+    (hub / "objects/info/alternates").write_text("/srv/other/objects\n# none\n../../near/objects\n")
+    found = [os.path.normpath(path) for path in sandbox.borrowed(hub)]
+    assert found == ["/srv/other/objects", str(tree.root / "near/objects")]
+
+
 def test_named_files_are_whole_paths_of_files(tree: Tree) -> None:
     file = tree.file("a/file")
     words = [str(file), str(file.parent), "file", f"--x={file}", "/" + "x" * 9000, "/nul\0", "-c"]
@@ -342,7 +351,7 @@ def test_a_program_that_lacks_something_in_the_sandbox_is_refused_before_it_star
     answer = typed(boxed.app, "run", "--agent", "tool")
     assert answer.code == 2, answer.all
     assert "tool does not start in the sandbox; nothing was started" in answer.err
-    assert "lib/interpreter" in answer.err and 'hint: visible = ["~/.nvm"]' in answer.err
+    assert "lib/interpreter" in answer.err and 'hint: visible = ["~/tools"]' in answer.err
     assert boxed.events("one") == ["added"]
     toml = boxed.app / "swarm.toml"
     toml.write_text(toml.read_text().replace("[run]", '[run]\nvisible = ["~/lib"]'))

@@ -334,7 +334,7 @@ def _confined(work: Workspace, adapter: adapters.Adapter, argv: list[str]) -> tu
             raise sandbox.SandboxUnusable(
                 f"{adapter.name} does not start in the sandbox; nothing was started",
                 why=complaint,
-                hint='visible = ["~/.nvm"] below [run] in swarm.toml, or whatever it lacks',
+                hint='visible = ["~/tools"] below [run] in swarm.toml, or whatever it lacks',
             )
     lines = [
         f"sandbox {run.sandbox}, network {run.network}: it writes its worktree, and reads the hub",
