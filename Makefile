@@ -2,9 +2,11 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# Where it is set, every process would compile swarm anew: half of the time of a command.
+unexport PYTHONDONTWRITEBYTECODE
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint agents bench clean
 help:            ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -22,7 +24,10 @@ lint: $(STAMP)   ## ruff and mypy
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-test: $(STAMP) lint  ## lint, types and the whole test-suite
+agents: $(STAMP) ## real agent programs for the tests, into a cache; those that cannot be had are skipped
+	@$(BIN)/python tests/agents/install.py --ci
+
+test: $(STAMP) lint agents  ## lint, types and the whole test-suite
 	@$(BIN)/python -m pytest -n auto -q
 
 bench: $(STAMP)  ## ratios against rivals in the same run
@@ -32,6 +37,7 @@ bench: $(STAMP)  ## ratios against rivals in the same run
 	@$(BIN)/python bench/land.py
 	@$(BIN)/python bench/hooks.py
 	@$(BIN)/python bench/log.py
+	@$(BIN)/python bench/supervise.py
 
 clean:           ## forget the environment and the demo
 	rm -rf $(VENV) .demo build dist *.egg-info

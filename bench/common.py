@@ -145,13 +145,18 @@ def open_ledger(root: Path) -> Ledger:
 
 def add_tasks(ledger: Ledger, count: int, first: int = 0) -> None:
     """One `added` event with `count` tasks, as importing a plan writes it."""
+    add_named(ledger, [f"task-{number:06}" for number in range(first, first + count)])
+
+
+def add_named(ledger: Ledger, names: Sequence[str]) -> None:
+    """The same with names of your own."""
     now = datetime.now(UTC)
     added: dict[str, bytes | None] = {}
-    for number in range(first, first + count):
-        header = TaskHeader(id=f"task-{number:06}", title=f"Task {number}", added_at=now)
-        task = Task(header=header, body=f"Do the thing that has the number {number}.\n")
+    for name in names:
+        header = TaskHeader(id=name, title=name.capitalize(), added_at=now)
+        task = Task(header=header, body=f"Do the thing that has the name {name}.\n")
         added[records.task_path(task.id)] = records.encode_task(task)
-    event = Event("added", f"{count} tasks added", added)
+    event = Event("added", f"{len(names)} tasks added", added)
     ledger.append(lambda view: Draft((event,), None))
 
 

@@ -113,6 +113,7 @@ class Output(_Table, frozen=True, kw_only=True):
     message: Locator | None = None
     tool: Locator | None = None
     result: Locator | None = None
+    error: Locator | None = None  # why it failed, in its own words
     turn: Locator | None = None  # each is one turn
     turns: Locator | None = None  # how many the program itself counts
     cost_usd: Locator | None = None
@@ -218,6 +219,11 @@ def names(checkout: Path | None) -> list[str]:
     return sorted(_files(checkout))
 
 
+def find_file(name: str, checkout: Path | None) -> Traversable | None:
+    """Where the adapter of that name is read from."""
+    return _files(checkout).get(name)
+
+
 def load(name: str, checkout: Path | None) -> Adapter:
     """The checkout's own `.swarm/agents/<name>.toml`, else the built-in one.
 
@@ -255,6 +261,8 @@ def _parse(file: Traversable, name: str) -> Adapter:
         adapter = msgspec.convert(raw, Adapter)
     except OSError as error:
         raise UsageError(f"{file}: cannot be read", why=error.strerror) from error
+    except RecursionError as error:  # tomllib's, of brackets in brackets
+        raise UsageError(f"{file}: is nested too deeply") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: {error}") from error
     except msgspec.ValidationError as error:
@@ -427,6 +435,11 @@ def _line_of(text: str, above: tuple[str, ...], key: str) -> int | None:
 def _nearest(word: str, known: Iterable[str]) -> str | None:
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"did you mean {close[0]}?" if close else None
+
+
+def can_resume(adapter: Adapter) -> bool:
+    """Can it go on with a session of its own?"""
+    return adapter.resume is not None or "resume" in adapter.options
 
 
 def argv(

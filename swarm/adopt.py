@@ -7,7 +7,6 @@ Guards: nothing that exists is changed, everything written is named, and a refus
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import os
 import re
@@ -15,11 +14,11 @@ import shlex
 import textwrap
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from swarm import config as configuration
 from swarm.check import Running, applies
@@ -60,8 +59,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     hub: str = ""  # where the hub was made, from the checkout
 
 
-@dataclass(frozen=True)
-class Made:
+class Made(msgspec.Struct, frozen=True):
     """A repository that is set up. `notes` are sentences for people."""
 
     checkout: Path
@@ -387,7 +385,7 @@ def load_record(layout: Layout) -> Record:
 
 def _note(layout: Layout, **made: object) -> None:
     """Write down what is about to be made, before it is made."""
-    record = msgspec.structs.replace(load_record(layout), **made)
+    record = replace(load_record(layout), **made)
     path = layout.root / RECORD
     put_whole(path, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
 
@@ -539,8 +537,7 @@ def note_lines(made: Made) -> list[str]:
 # The target's first verdict
 
 
-@dataclass(frozen=True)
-class Judged:
+class Judged(msgspec.Struct, frozen=True):
     """What the checks say of the target. `answer` None: another runner is the gate now."""
 
     commit: str
@@ -600,7 +597,7 @@ def _repeat(gate: Gate, work: Workspace, commit: str) -> None:
         asking = judge_target(commit, checks)
         ask = next(asking)
         while True:
-            verdict = yield dataclasses.replace(ask, again=True)
+            verdict = yield replace(ask, again=True)
             try:
                 ask = asking.send(verdict)
             except StopIteration as done:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -40,8 +39,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 Changer = Callable[["Open | None"], "Open | None"]  # what becomes of an account's entry
 
 
-@dataclass
-class Breaker:
+class Breaker(msgspec.Struct):
     """The breakers of this host. Safe: from any thread, and beside other processes.
 
     Fails open: a file that cannot be read or written costs a refusal that others learn anew.
@@ -50,10 +48,10 @@ class Breaker:
     path: Path
     first: timedelta  # pause after a refusal that names no time; doubles
     most: timedelta
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _limits: Limits = field(default_factory=Limits)
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _limits: Limits = msgspec.field(default_factory=Limits)
     _mark: tuple[int, int] | None = None  # of the file that was read
-    _trying: dict[str, str] = field(default_factory=dict)  # adapter -> who tries it first
+    _trying: dict[str, str] = {}  # adapter -> who tries it first
 
     def refused(self, adapter: str, reset_at: datetime | None, now: datetime) -> datetime:
         """The provider said no. Returns until when nobody asks it again."""

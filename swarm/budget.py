@@ -7,7 +7,7 @@ does not outlive its attempt.
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from swarm.ledger import records
 from swarm.ledger.events import Event
@@ -18,7 +18,7 @@ from swarm.ledger.view import View, readable
 
 def reserve(run: Run, task: str, usd: float | None) -> Run:
     """The run's record with one live attempt more."""
-    return msgspec.structs.replace(run, reserved={**run.reserved, task: usd or 0.0})
+    return replace(run, reserved={**run.reserved, task: usd or 0.0})
 
 
 def charge(ledger: Ledger, task: str, agent: str, made: Charge) -> bool:
@@ -34,7 +34,7 @@ def charge(ledger: Ledger, task: str, agent: str, made: Charge) -> bool:
         before = readable(view.attempts, task)
         if before is None or any(one.token == made.token for one in before.charges):
             return refuse(False)
-        after = msgspec.structs.replace(before, charges=[*before.charges, made])
+        after = replace(before, charges=[*before.charges, made])
         edits = {records.attempts_path(task): records.encode(after), **_run_edits(view, task, made)}
         event = Event("charged", says(made), edits, task, agent, made.token, _trailers(made))
         return Draft((event,), True)
@@ -49,7 +49,7 @@ def unreserve(ledger: Ledger, run: str, task: str, agent: str, token: int) -> No
         known = view.run(run)
         if known is None or task not in known.reserved:
             return refuse(None)
-        after = msgspec.structs.replace(known, reserved=_without(known, task))
+        after = replace(known, reserved=_without(known, task))
         edits = {records.run_path(run): records.encode(after)}
         said = "Nothing: no agent was started."
         return Draft((Event("charged", said, edits, task, agent, token),), None)
@@ -95,7 +95,7 @@ def _run_edits(view: View, task: str, made: Charge) -> dict[str, bytes]:
         return {}
     usd, tokens = made.usage.cost_usd, made.usage.tokens
     assumed = run.reserved.get(task, 0.0) if usd is None else 0.0
-    after = msgspec.structs.replace(
+    after = replace(
         run,
         reserved=_without(run, task),
         assumed_usd=round(run.assumed_usd + assumed, 6),

@@ -12,10 +12,12 @@ import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from swarm import faults
 from swarm.claim import Fenced, Mine, check_fence
@@ -55,8 +57,7 @@ _REFUSED = re.compile(r"^fatal: Unable to process path (.*)$", re.MULTILINE)
 _UNOPENED = re.compile(r"^warning: could not open directory '(.*?)/?':", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(msgspec.Struct, frozen=True):
     """What sealing may take and what holds a change; from `[worktree]` and `[gate]`."""
 
     max_file: int = 10 << 20
@@ -65,8 +66,7 @@ class Rules:
     scope: Literal["warn", "hold", "eject"] = "warn"
 
 
-@dataclass(frozen=True)
-class Captured:
+class Captured(msgspec.Struct, frozen=True):
     """Everything that was in a slot, as commits in its own git dir."""
 
     agent_head: str  # HEAD as the agent left it
@@ -98,18 +98,17 @@ class Captured:
         )
 
 
-@dataclass
-class _Leftovers:
+class _Leftovers(msgspec.Struct):
     """What status found, sorted by what may be done with it."""
 
-    tracked: list[str] = field(default_factory=list)
-    new: list[str] = field(default_factory=list)
-    nested: list[str] = field(default_factory=list)
-    folders: list[str] = field(default_factory=list)  # the same, and those of a cut setup
-    secret: list[str] = field(default_factory=list)
-    large: list[str] = field(default_factory=list)
-    unclear: list[str] = field(default_factory=list)  # an agent's, or a setup's that was cut
-    unreadable: list[str] = field(default_factory=list)
+    tracked: list[str] = []
+    new: list[str] = []
+    nested: list[str] = []
+    folders: list[str] = []  # the same, and those of a cut setup
+    secret: list[str] = []
+    large: list[str] = []
+    unclear: list[str] = []  # an agent's, or a setup's that was cut
+    unreadable: list[str] = []
 
     @property
     def withheld(self) -> list[str]:
@@ -534,8 +533,7 @@ def _commit(
     return git.run("commit-tree", tree, *args, "-m", message, env=dates).text
 
 
-@dataclass(frozen=True)
-class Saved:
+class Saved(msgspec.Struct, frozen=True):
     """What was saved of an attempt that is not sealed."""
 
     work: Work | None  # None: nothing beyond its start
@@ -626,23 +624,20 @@ def take_commits(ledger: Ledger, slot: Slot, mine: Mine) -> str | None:
     return head if isinstance(moved, Committed) else None
 
 
-@dataclass(frozen=True)
-class Sealed:
+class Sealed(msgspec.Struct, frozen=True):
     """The change waits for the gate, or for a person when it is held."""
 
     entry: QueueEntry
     rescued: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class NoWork:
+class NoWork(msgspec.Struct, frozen=True):
     """There is nothing that the target lacks."""
 
     rescued: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Unresolved:
+class Unresolved(msgspec.Struct, frozen=True):
     """Conflict markers or unmerged paths are left; everything is in a rescue ref."""
 
     paths: tuple[str, ...]
@@ -754,8 +749,7 @@ def sealed(
     return entry, Event("sealed", says, edits, lock.task, lock.agent, lock.token, facts)
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """What a change brings, beyond where it left the target."""
 
     paths: list[str]
@@ -766,8 +760,7 @@ class Difference:
     large: list[str]
 
 
-@dataclass(frozen=True)
-class _Blob:
+class _Blob(msgspec.Struct, frozen=True):
     """A file's content that some commit of a change brings."""
 
     path: str

@@ -18,7 +18,6 @@ import stat
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from xml.etree import ElementTree
@@ -56,8 +55,7 @@ _FAILING = (
 )
 
 
-@dataclass(frozen=True)
-class Bench:
+class Bench(msgspec.Struct, frozen=True):
     """Where checks run: one gate slot, and what the run was started with."""
 
     hub: Hub
@@ -159,8 +157,7 @@ def setup_inputs(hub: Hub, globs: Sequence[str], commit: str) -> dict[str, str]:
     return {path: meta.split(" ")[2] for meta, path in rows if matcher.matches(path)}
 
 
-@dataclass
-class Running:
+class Running(msgspec.Struct):
     """One check on one commit, retried in place; `poll` until it gives a verdict."""
 
     bench: Bench
@@ -169,8 +166,8 @@ class Running:
     key: str  # what is judged
     definition: str
     started_at: datetime
-    runs: list[CheckRun] = field(default_factory=list)
-    values: list[VerdictValue] = field(default_factory=list)
+    runs: list[CheckRun] = []
+    values: list[VerdictValue] = []
     why: str = ""
     child: process.Child | None = None
     is_setup: bool = False

@@ -8,15 +8,14 @@ fenced; a token never falls and never repeats.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from swarm import budget, faults
 from swarm.ids import new_agent_id, new_nonce
@@ -34,22 +33,20 @@ from swarm.similar import near
 from swarm.trailers import one_line
 
 
-@dataclass(frozen=True)
-class Who:
+class Who(msgspec.Struct, frozen=True):
     """Who asks for a claim."""
 
     runner: str  # whose beat keeps it: a run's runner, or hand-<agent>
-    agent: str = field(default_factory=new_agent_id)
+    agent: str = msgspec.field(default_factory=new_agent_id)
     adapter: str = "hand"
     role: str = ""
     slot: str = ""
     run: str = ""
-    host: str = field(default_factory=socket.gethostname)
-    pid: int = field(default_factory=os.getpid)
+    host: str = msgspec.field(default_factory=socket.gethostname)
+    pid: int = msgspec.field(default_factory=os.getpid)
 
 
-@dataclass(frozen=True)
-class Terms:
+class Terms(msgspec.Struct, frozen=True):
     """The rules of `[claims]`."""
 
     lease: timedelta = timedelta(minutes=15)
@@ -59,8 +56,7 @@ class Terms:
     attempt_usd: float | None = None  # what is reserved of it for one attempt
 
 
-@dataclass(frozen=True)
-class Claimed:
+class Claimed(msgspec.Struct, frozen=True):
     """It is ours. `lock_id` is the lock's blob: the byte-for-byte fence."""
 
     lock: Lock
@@ -69,16 +65,14 @@ class Claimed:
     near: tuple[str, ...] = ()  # live claims that mean nearly the same
 
 
-@dataclass(frozen=True)
-class HeldBy:
+class HeldBy(msgspec.Struct, frozen=True):
     """Another holds it."""
 
     lock: Lock
     state: State
 
 
-@dataclass(frozen=True)
-class NothingClaimable:
+class NothingClaimable(msgspec.Struct, frozen=True):
     """No task is ready for this agent; why, counted."""
 
     kept_back: tuple[str, ...]  # ready tasks that a live claim stands in the way of
@@ -87,8 +81,7 @@ class NothingClaimable:
     twins: tuple[str, ...] = ()  # tasks of live claims that mean nearly the same, when refused
 
 
-@dataclass(frozen=True)
-class NotReady:
+class NotReady(msgspec.Struct, frozen=True):
     """The named task cannot be claimed now."""
 
     task: str
@@ -96,15 +89,13 @@ class NotReady:
     why: str
 
 
-@dataclass(frozen=True)
-class OverBudget:
+class OverBudget(msgspec.Struct, frozen=True):
     """The run may not start one attempt more."""
 
     why: str
 
 
-@dataclass(frozen=True)
-class AlreadyHolding:
+class AlreadyHolding(msgspec.Struct, frozen=True):
     """This agent has a claim; one at a time."""
 
     task: str
@@ -113,8 +104,7 @@ class AlreadyHolding:
 Answer = Claimed | HeldBy | NothingClaimable | NotReady | OverBudget | AlreadyHolding
 
 
-@dataclass(frozen=True)
-class Mine:
+class Mine(msgspec.Struct, frozen=True):
     """What a holder knows of its own claim, and all that it needs to prove it."""
 
     task: str
@@ -127,8 +117,7 @@ class Mine:
         return cls(lock.task, lock.token, lock.nonce, lock.agent)
 
 
-@dataclass(frozen=True)
-class Fenced:
+class Fenced(msgspec.Struct, frozen=True):
     """The claim is no longer ours: stop, and change nothing outside the slot."""
 
     task: str
@@ -174,12 +163,12 @@ def acquire(
                 return refuse(OverBudget(why))
         here = who
         if place is not None:
-            here = dataclasses.replace(who, slot=place(view.attempts(found.id)))
+            here = replace(who, slot=place(view.attempts(found.id)))
         event, lock, after = claimed(ledger, view, here, terms.lease, found.id, nonce)
         if run is not None:
             held = budget.reserve(run, found.id, terms.attempt_usd)
             edits = {**event.edits, records.run_path(run.run): records.encode(held)}
-            event = dataclasses.replace(event, edits=edits)
+            event = replace(event, edits=edits)
         faults.reach("claim.before_transact")
         return Draft((event,), Claimed(lock, "", after, tuple(twins)))
 
@@ -196,7 +185,7 @@ def acquire(
         return NotReady(answer.lock.task, state, f"taken away at once: it is {state.value}")
     faults.reach("claim.after_read_back")
     lock_id = view.blob_id(records.lock_path(answer.lock.task)) or ""
-    return dataclasses.replace(answer, lock=lock, lock_id=lock_id)
+    return replace(answer, lock=lock, lock_id=lock_id)
 
 
 def _pick(
@@ -319,7 +308,7 @@ def claimed(
     if before is None:
         after = Attempts(task=task, token=token, base=view.target, since=now)
     else:
-        after = msgspec.structs.replace(before, token=token, extensions=0, retry_at=None)
+        after = replace(before, token=token, extensions=0, retry_at=None)
     where = "from the target" if start == view.target else f"from {start[:7]}"
     if merge is not None:
         where += f" with {view.target_branch} {merge[:7]} merged in"
@@ -345,8 +334,7 @@ def claimed(
     return event, lock, after
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True):
     """How an attempt ended, and the work that was saved of it."""
 
     outcome: Outcome
@@ -358,8 +346,7 @@ class Ending:
     moves: tuple[Move, ...] = ()  # the work ref, in the same transaction
 
 
-@dataclass(frozen=True)
-class Released:
+class Released(msgspec.Struct, frozen=True):
     """The task is open again, or parked when `parked` says why."""
 
     task: str
@@ -432,11 +419,11 @@ def conclude_events(
     with contextlib.suppress(Undecodable):  # a damaged text is no reason to keep the claim
         task = view.task(mine.task)
         if task is not None and task.header.strikes is not None:
-            bounds = dataclasses.replace(bounds, strikes=task.header.strikes)
+            bounds = replace(bounds, strikes=task.header.strikes)
             if task.header.joins_history:  # each may be of another commit of upstream's
-                bounds = dataclasses.replace(bounds, conflicts=task.header.strikes)
+                bounds = replace(bounds, conflicts=task.header.strikes)
     if ending.work is not None:
-        before = msgspec.structs.replace(before, work=ending.work)
+        before = replace(before, work=ending.work)
     known = last or Last(
         token=mine.token,
         outcome=ending.outcome,
@@ -450,7 +437,7 @@ def conclude_events(
     strikes_before = len(before.strikes)
     after, parked = conclude(before, known, bounds, view.now, runner_gone=runner_gone)
     is_strike = len(after.strikes) > strikes_before
-    after = msgspec.structs.replace(after, last=msgspec.structs.replace(known, strike=is_strike))
+    after = replace(after, last=replace(known, strike=is_strike))
     edits: dict[str, bytes | None] = {
         records.lock_path(mine.task): None,
         records.attempts_path(mine.task): records.encode(after),
@@ -514,8 +501,7 @@ def find_lock(view: View, task: str) -> Lock | None:
     return readable(view.lock, task)
 
 
-@dataclass(frozen=True)
-class Expired:
+class Expired(msgspec.Struct, frozen=True):
     """The claim was taken away; the task is open, or parked."""
 
     task: str
@@ -524,16 +510,14 @@ class Expired:
     parked: records.Parked | None
 
 
-@dataclass(frozen=True)
-class Extended:
+class Extended(msgspec.Struct, frozen=True):
     """Unmerged paths: one lease more, at most three times."""
 
     task: str
     extensions: int
 
 
-@dataclass(frozen=True)
-class NotExpired:
+class NotExpired(msgspec.Struct, frozen=True):
     """It changed since it was judged, its change is sealed, or its records are damaged."""
 
     task: str
@@ -575,7 +559,7 @@ def expire(
         if before is None:
             return refuse(NotExpired(lock.task, "no attempts record", is_damaged=True))
         if unmerged and not runner_gone and before.extensions < MAX_EXTENSIONS:
-            after = msgspec.structs.replace(before, extensions=before.extensions + 1)
+            after = replace(before, extensions=before.extensions + 1)
             event = Event(
                 "extended",
                 f"Unmerged paths in its worktree; extension {after.extensions} of 3.",

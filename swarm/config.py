@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from swarm.errors import UsageError
 from swarm.ids import fold, parse_duration, parse_size
@@ -608,7 +609,7 @@ def load(checkout: Path) -> Config:
     config = parse(data, place=file)
     if config.hub:
         return config
-    return msgspec.structs.replace(config, hub=f"../{checkout.resolve().name}.swarm/hub.git")
+    return replace(config, hub=f"../{checkout.resolve().name}.swarm/hub.git")
 
 
 def parse(data: bytes, label: str = FILE, place: Path | None = None) -> Config:
@@ -895,7 +896,7 @@ def starter(
         '# agent = "claude"            # --agent; no default: `swarm run` lists what is on PATH',
         "",
         "[limits]",
-        "# cost_usd = 2.00             # of one attempt, for agents that have such an option",
+        "# run_cost_usd = 20.00         # of a run, as --max-cost; more limits: docs/agents.md",
     ]
     if setup or setup_inputs or keep:
         lines += ["", "[worktree]"]

@@ -14,8 +14,9 @@ import shlex
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from swarm import invariants, process
 from swarm.claim import find_lock
@@ -52,8 +53,7 @@ _RUNNER = "doctor"
 _UNTRUSTED = frozenset({2, 9})
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One thing that is wrong."""
 
     id: str  # a probe's name: what programs match
@@ -64,8 +64,7 @@ class Finding:
     hint: str | None = None  # what that person can type
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What became of one finding under --fix."""
 
     finding: Finding
@@ -73,8 +72,7 @@ class Outcome:
     why: str = ""  # it is left
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(msgspec.Struct, frozen=True):
     """One examination: the workspace, and what probes share."""
 
     work: Workspace

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from swarm.errors import UsageError
 
@@ -58,6 +59,31 @@ def for_person(source: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def for_probe(
+    source: Mapping[str, str],
+    *,
+    passed: Iterable[str],
+    settings: Mapping[str, str],
+    home: Path | None = None,
+) -> dict[str, str]:
+    """For a program that is asked who is logged in: where it keeps that, and its own variables.
+
+    Args:
+        passed: name globs, as an agent's.
+        settings: the adapter's `env.set`; what only an attempt can fill in is left out.
+        home: a private HOME, with which no `XDG_*` is inherited. None: the user's.
+    """
+    base = ("PATH", "HOME") if home is not None else ("PATH", "HOME", "XDG_*")
+    globs = (*base, *passed)
+    made = {
+        name: value
+        for name, value in source.items()
+        if _matches(name, globs) and not _matches(name, NEVER)
+    }
+    made |= {name: text for name, text in settings.items() if not placeholders_in(text)}
+    return made if home is None else made | {"HOME": str(home)}
+
+
 class EnvSettings(Protocol):
     """`[env]` of the configuration."""
 
@@ -77,8 +103,7 @@ class EnvSettings(Protocol):
         """Ports per slot."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotFacts:
+class SlotFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Where the command runs, and for which task if for one."""
 
     name: str  # s1.. of a loop, h1.. of a claim by hand, g1.. of the gate, p1.. of a plan
@@ -96,8 +121,7 @@ class SlotFacts:
         return 100 * len(_FAMILIES) * hundreds + _FAMILIES[match[1]] + rest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentFacts:
+class AgentFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What only an agent is told."""
 
     run: str

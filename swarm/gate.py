@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from swarm import faults
 from swarm.change import Rules
@@ -86,8 +86,7 @@ LOOK_AGAIN_SECONDS = 60.0  # a tool comes back, a disk is made free: nobody need
 DETAIL_CHARACTERS = 3000
 
 
-@dataclass
-class Job:
+class Job(msgspec.Struct):
     """One decision in the making: its questions, the check that runs, verdicts not yet written."""
 
     steps: Generator[Ask, Verdict, Any]
@@ -95,12 +94,11 @@ class Job:
     candidate: Candidate | None  # None: the target itself is judged
     ask: Ask
     running: Running | None = None
-    fresh: list[Verdict] = field(default_factory=list)
-    used: list[Verdict] = field(default_factory=list)
+    fresh: list[Verdict] = []
+    used: list[Verdict] = []
 
 
-@dataclass(frozen=True)
-class Activity:
+class Activity(msgspec.Struct, frozen=True):
     """What the gate does now, for `status` and the live table."""
 
     task: str | None  # None: the target itself
@@ -507,7 +505,7 @@ class Gate:
                 self._flush(job)
                 check = job.ask.check
                 if job.ask.role == "partner":  # it only names somebody: no second look
-                    check = msgspec.structs.replace(check, retries=0)
+                    check = replace(check, retries=0)
                 job.running = begin(self._bench(), check, job.ask.commit)
                 return False
         else:
@@ -803,8 +801,8 @@ class Gate:
         def decide(view: View) -> Draft[bool]:
             if not is_gate(view, claim) or view.entry(entry.task) != entry:
                 return refuse(False)
-            dated = [msgspec.structs.replace(hold, at=view.now) for hold in holds]
-            held = msgspec.structs.replace(entry, hold=[*(entry.hold or ()), *dated])
+            dated = [replace(hold, at=view.now) for hold in holds]
+            held = replace(entry, hold=[*(entry.hold or ()), *dated])
             event = Event(
                 "held",
                 "; ".join(_held_for(hold) for hold in holds),

@@ -8,10 +8,10 @@ template lacks is an error.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 
 import jinja2
+import msgspec
 
 from swarm.errors import UsageError
 from swarm.trailers import one_line
@@ -21,8 +21,7 @@ MOST_TASKS = 200  # of those that are there already
 _MOST_COLUMNS = 200  # of a title
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckFacts:
+class CheckFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One of `checks`, in the order in which they run."""
 
     name: str
@@ -30,8 +29,7 @@ class CheckFacts:
     when: str  # "always", or "asked": only for tasks that name it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownTask:
+class KnownTask(msgspec.Struct, frozen=True, kw_only=True):
     """One of `tasks`: there already."""
 
     id: str
@@ -39,8 +37,7 @@ class KnownTask:
     state: str  # as lists show it, or where it is written
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoalFacts:
+class GoalFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Every name that the template uses."""
 
     goal: str
@@ -77,7 +74,7 @@ def render(facts: GoalFacts) -> str:
     """The prompt, with one newline at its end."""
     source = resources.files("swarm").joinpath("plan.md.j2").read_text("utf-8")
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
-    context = {name: getattr(facts, name) for name in GoalFacts.__dataclass_fields__}
+    context = {name: getattr(facts, name) for name in GoalFacts.__struct_fields__}
     return environment.from_string(source).render(context).rstrip() + "\n"
 
 

@@ -11,9 +11,10 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from swarm import request, steer
 from swarm.change import NoWork, Sealed, Unresolved, capture, save, seal
@@ -62,8 +63,7 @@ class ClaimHeld(SwarmError):
     exit_code = Exit.HELD
 
 
-@dataclass(frozen=True)
-class Stand:
+class Stand(msgspec.Struct, frozen=True):
     """The slot in which a command was typed, or that holds a task's claim by hand."""
 
     slot: str
@@ -161,8 +161,7 @@ def _taken(work: Workspace, name: str) -> Iterator[Slot]:
 # -- claim
 
 
-@dataclass(frozen=True)
-class Joined:
+class Joined(msgspec.Struct, frozen=True):
     """The claim is ours and its worktree stands."""
 
     claimed: Claimed
@@ -326,8 +325,7 @@ def _finish(setup: Setup, on_setup: Callable[[], None]) -> str | None:
 # -- submit, release, ask, renew
 
 
-@dataclass(frozen=True)
-class Queued:
+class Queued(msgspec.Struct, frozen=True):
     """The change of this claim waits for the gate already; what came later is kept, not in it."""
 
     task: str

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -79,8 +78,7 @@ _CHECK_LINE = re.compile(r"^Swarm-Check: (.+) ([0-9a-f]{12})$", re.MULTILINE)
 _OURS = "<swarm@swarm.invalid>"
 
 
-@dataclass(frozen=True)
-class Violation:
+class Violation(msgspec.Struct, frozen=True):
     """One invariant that does not hold."""
 
     number: int  # of docs/design.md, Invariants
@@ -91,16 +89,14 @@ class Violation:
         return f"invariant {self.number}: {self.what} ({', '.join(self.evidence)})"
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True):
     """What of the configuration decides whether a landing was right."""
 
     flaky_lands: bool = False  # `[gate] flaky = "land"`
     path_limited: frozenset[str] = frozenset()  # checks with `paths`: some landings lack them
 
 
-@dataclass(frozen=True)
-class CheckoutFacts:
+class CheckoutFacts(msgspec.Struct, frozen=True):
     """What a checkout was, so that a later look can tell whether anything changed it."""
 
     root: Path
@@ -164,19 +160,18 @@ def agent_environment_faults(env: Mapping[str, str]) -> list[str]:
     return sorted(name for name in env if name.upper().startswith("GIT_"))
 
 
-@dataclass
-class _Seen:
+class _Seen(msgspec.Struct):
     """What the walk over the ledger has learned so far."""
 
     tip: str | None = None
     tree: str | None = None
-    states: dict[str, State] = field(default_factory=dict)  # but for tasks never touched
-    tokens: dict[str, int] = field(default_factory=dict)  # the last one given
-    holders: dict[str, str] = field(default_factory=dict)  # task -> agent of its live claim
-    verdicts: dict[str, tuple[VerdictValue, str]] = field(default_factory=dict)  # key -> (…, tree)
-    event_ids: set[str] = field(default_factory=set)
-    heads: dict[str, str] = field(default_factory=dict)  # recorded commit -> where
-    landed: dict[str, str] = field(default_factory=dict)  # landing commit -> task
+    states: dict[str, State] = {}  # but for tasks never touched
+    tokens: dict[str, int] = {}  # the last one given
+    holders: dict[str, str] = {}  # task -> agent of its live claim
+    verdicts: dict[str, tuple[VerdictValue, str]] = {}  # key -> (…, tree)
+    event_ids: set[str] = msgspec.field(default_factory=set)
+    heads: dict[str, str] = {}  # recorded commit -> where
+    landed: dict[str, str] = {}  # landing commit -> task
     gate_token: int = 0
 
 
@@ -563,8 +558,7 @@ def check(
     return Checker(ledger, layout, checkout, policy).step()
 
 
-@dataclass(frozen=True)
-class _Event:
+class _Event(msgspec.Struct, frozen=True):
     """One ledger commit with its surroundings."""
 
     oid: str

@@ -8,16 +8,16 @@ merged names its partner; a change is only sent back for failing on a base that 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from swarm.config import Check
 from swarm.ledger.records import Outcome, Verdict, VerdictValue
 from swarm.merge import Candidate
 
 
-@dataclass(frozen=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """A verdict that a decision needs: of this check on this commit."""
 
     commit: str
@@ -26,15 +26,13 @@ class Ask:
     again: bool = False  # run it now, whatever the store says
 
 
-@dataclass(frozen=True)
-class Pass:
+class Pass(msgspec.Struct, frozen=True):
     """Every check that applies passed."""
 
     verdicts: tuple[Verdict, ...]
 
 
-@dataclass(frozen=True)
-class SendBack:
+class SendBack(msgspec.Struct, frozen=True):
     """The change is at fault, alone or with a partner."""
 
     outcome: Outcome
@@ -44,16 +42,14 @@ class SendBack:
     partner_commit: str | None
 
 
-@dataclass(frozen=True)
-class BaseRed:
+class BaseRed(msgspec.Struct, frozen=True):
     """The target fails the check too: nobody's fault, the change keeps its place."""
 
     verdict: Verdict
     own: Verdict | None = None  # the change's, when one was judged
 
 
-@dataclass(frozen=True)
-class CannotJudge:
+class CannotJudge(msgspec.Struct, frozen=True):
     """Neither the candidate nor its base can be judged by this check."""
 
     verdict: Verdict
@@ -63,8 +59,7 @@ Decision = Pass | SendBack | BaseRed | CannotJudge
 Judging = Generator[Ask, Verdict, Decision]
 
 
-@dataclass(frozen=True)
-class Landing:
+class Landing(msgspec.Struct, frozen=True):
     """One step of the target since the change's merge base."""
 
     commit: str
@@ -143,8 +138,7 @@ def _partner(
     return landings[low]
 
 
-@dataclass(frozen=True)
-class Green:
+class Green(msgspec.Struct, frozen=True):
     """The target passes."""
 
     verdicts: tuple[Verdict, ...]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from swarm.errors import NotFound, UsageError
 from swarm.ledger.records import Undecodable
@@ -22,8 +23,7 @@ from swarm.plumbing.hub import RESCUE, WORK
 from swarm.trailers import one_line
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(msgspec.Struct, frozen=True):
     """One ref that keeps work which the target lacks."""
 
     kind: Literal["rescue", "work"]

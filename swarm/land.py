@@ -11,10 +11,10 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 
 import msgspec
+from msgspec.structs import replace
 
 from swarm import faults
 from swarm.change import Rules
@@ -48,8 +48,7 @@ RECENT_LANDINGS = 300  # how far back the blob guard looks
 _MOST_PATHSPECS = 500  # of one command line
 
 
-@dataclass(frozen=True)
-class GateClaim:
+class GateClaim(msgspec.Struct, frozen=True):
     """What the gate knows of its own claim."""
 
     token: int
@@ -57,15 +56,13 @@ class GateClaim:
     runner: str
 
 
-@dataclass(frozen=True)
-class GateHeld:
+class GateHeld(msgspec.Struct, frozen=True):
     """Another runner is the gate."""
 
     gate: Gate
 
 
-@dataclass(frozen=True)
-class GateLost:
+class GateLost(msgspec.Struct, frozen=True):
     """The gate is no longer ours: stop, change nothing."""
 
 
@@ -83,7 +80,7 @@ def take_gate(ledger: Ledger, runner: str, lease: timedelta, judged: str | None)
         assert gate is not None
         if gate.runner is not None and gate.runner != runner and gate.nonce != judged:
             return refuse(GateHeld(gate))
-        taken = msgspec.structs.replace(
+        taken = replace(
             gate,
             token=gate.token + 1,
             nonce=nonce,
@@ -137,7 +134,7 @@ def pause_event(view: View, paused: Paused | None) -> Event | None:
     if gate is None or (gate.paused is None) == (paused is None):
         return None
     edits: dict[str, bytes | None] = {
-        records.GATE_PATH: records.encode(msgspec.structs.replace(gate, paused=paused))
+        records.GATE_PATH: records.encode(replace(gate, paused=paused))
     }
     if paused is None:
         return Event("resumed", "The gate goes on.", edits)
@@ -185,16 +182,14 @@ def _stale_verdicts(view: View, coming: int) -> tuple[str, ...]:
     return tuple(path for _, path in sorted(found)[: len(paths) + coming - KEPT_VERDICTS])
 
 
-@dataclass(frozen=True)
-class Recorded:
+class Recorded(msgspec.Struct, frozen=True):
     """`landing.json` is written; now the target may move."""
 
     landing: Landing
     landing_id: str
 
 
-@dataclass(frozen=True)
-class Outrun:
+class Outrun(msgspec.Struct, frozen=True):
     """The target or the entry moved first: build it again."""
 
     why: str
@@ -303,8 +298,7 @@ def _stale_reason(view: View, candidate: Candidate) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class Landed:
+class Landed(msgspec.Struct, frozen=True):
     """The target holds the candidate and the ledger says so."""
 
     changes: tuple[LandingChange, ...]
@@ -420,7 +414,7 @@ def _reset(view: View, attempts: Attempts) -> Attempts:
     last = Last(
         token=attempts.token, outcome="landed", strike=False, message="landed", ended_at=view.now
     )
-    return msgspec.structs.replace(
+    return replace(
         attempts,
         strikes=[],
         conflicts=0,

@@ -13,7 +13,7 @@ import shlex
 import sys
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -59,6 +59,7 @@ class Launch:
     turns: int | None = None  # that the program itself is told not to exceed
     cost_usd: float | None = None  # the same
     session: str | None = None  # of its own, to go on with
+    new_session: str = field(default_factory=lambda: str(uuid.uuid4()))  # to be named so, if it can
     question_folder: Path | None = None  # where it leaves a question, made
 
     @property
@@ -101,10 +102,19 @@ def start(launch: Launch) -> process.Child:
     launch.report.unlink(missing_ok=True)
     if launch.question_folder is not None:
         launch.question_folder.mkdir(parents=True, exist_ok=True)
+    return process.start(_confined(launch, spec_of(launch)))
+
+
+def spec_of(launch: Launch) -> process.Spec:
+    """What `start` starts, but for the words of a sandbox before it; nothing is written.
+
+    Raises:
+        UsageError: as `start`.
+    """
     limits = launch.config.limits
     given = adapters.given(launch.adapter, launch.text)
-    spec = process.Spec(
-        argv=tuple(_words(launch)),
+    return process.Spec(
+        argv=tuple(words_of(launch)),
         cwd=launch.slot.tree,
         env=_environment(launch),
         stdin=given.encode() if launch.adapter.prompt.how == "stdin" else None,
@@ -117,7 +127,6 @@ def start(launch: Launch) -> process.Child:
         signals=launch.adapter.stop.signals,
         record=launch.folder / "outcome.json",
     )
-    return process.start(_confined(launch, spec))
 
 
 def _confined(launch: Launch, spec: process.Spec) -> process.Spec:
@@ -157,18 +166,23 @@ def _put_command(folder: Path) -> None:
     command.chmod(0o755)
 
 
-def _words(launch: Launch) -> list[str]:
+def words_of(launch: Launch) -> list[str]:
+    """Its command line, the program first.
+
+    Raises:
+        UsageError: as `start`.
+    """
     slot, adapter = launch.slot, launch.adapter
     wanted: dict[str, object] = {
         "model": launch.model,
         "turns": launch.turns,
-        "cost_usd": launch.cost_usd,
+        "cost_usd": None if launch.cost_usd is None else round(launch.cost_usd, 4),
     }
     options = {name: value for name, value in wanted.items() if name in adapter.options}
     if launch.session is not None:
         options["resume"] = launch.session
     elif "session" in adapter.options:
-        options["session"] = str(uuid.uuid4())  # known also of one that is ended before it says it
+        options["session"] = launch.new_session  # known also of one that is ended before it says it
     return adapters.argv(
         adapter,
         values=adapters.Placeholders(
@@ -226,18 +240,17 @@ def _environment(launch: Launch) -> dict[str, str]:
     )
 
 
-def can_resume(adapter: adapters.Adapter) -> bool:
-    """Can it go on with a session of its own?"""
-    return adapter.resume is not None or "resume" in adapter.options
-
-
 def private_home(layout: Layout, config: Config, slot: Slot) -> Path | None:
     """The slot's own HOME, made; None: the user's."""
-    if config.run.home == "user":
-        return None
-    home = layout.homes / slot.name
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    home = home_of(layout, config, slot.name)
+    if home is not None:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
     return home
+
+
+def home_of(layout: Layout, config: Config, slot: str) -> Path | None:
+    """Where a slot's own HOME is; None: the user's."""
+    return None if config.run.home == "user" else layout.homes / slot
 
 
 def task_prompt(

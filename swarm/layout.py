@@ -6,12 +6,12 @@ folder, so that a delete can prove it stays inside.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 
-@dataclass(frozen=True)
-class Layout:
+
+class Layout(msgspec.Struct, frozen=True):
     """`app.swarm/` beside `app/`."""
 
     root: Path

@@ -14,8 +14,9 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from swarm import config as configuration
 from swarm.adopt import (
@@ -50,8 +51,7 @@ _OURS = ("cache", "checks", "gate", "homes", "hub.git", "hub.git.turn", "runs", 
 _CHECKED = "removing"  # in the folder that was moved aside: all of it was found safe to remove
 
 
-@dataclass(frozen=True)
-class _Scene:
+class _Scene(msgspec.Struct, frozen=True):
     """What may be removed, and every hub that this checkout is known to have used."""
 
     root: Path  # of the checkout

@@ -12,9 +12,10 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from swarm.errors import GitFault, HubUnusable
 from swarm.files import put_whole
@@ -28,8 +29,7 @@ _LOOK_SECONDS = 2.0  # who looks holds the flock shared for a moment
 _FORGET_SECONDS = 604_800.0  # a week, far beyond every lease: its claim has ended
 
 
-@dataclass(frozen=True)
-class Sign:
+class Sign(msgspec.Struct, frozen=True):
     """The newest sign of life. `age_seconds` is infinite when its runner is known to be dead."""
 
     age_seconds: float
@@ -49,8 +49,7 @@ class Sign:
         return f"no heartbeat seen for {self.age_seconds:.0f} s"
 
 
-@dataclass(frozen=True)
-class Holder:
+class Holder(msgspec.Struct, frozen=True):
     """What a lock and a gate record have in common for this question."""
 
     nonce: str

@@ -58,6 +58,7 @@ from swarm.ledger.records import Attempts, Charge, Outcome, Task, Usage
 from swarm.ledger.spending import (
     Spent,
     find_exhausted,
+    find_over,
     least,
     left_of,
     spent_in,
@@ -71,6 +72,7 @@ from swarm.pulse import Pulse
 from swarm.reconcile import rescue_leftovers
 from swarm.slot import Occupant, Slot, remove_tree
 from swarm.task import LateEdits
+from swarm.trailers import one_line
 from swarm.transcript import STDERR, TRANSCRIPT, Transcript, of_attempt
 
 Stage = Literal["idle", "setup", "working", "ended"]
@@ -78,6 +80,7 @@ IDLE_SECONDS = 1.0
 POLL_SECONDS = 0.2
 LOOK_SECONDS = 1.0  # between two looks at the fence while the ledger moves
 TAIL_BYTES = 1500
+MAX_ERROR = 200  # characters of what a program says of its failure
 MAX_SETUP_FAILURES = 2
 MAX_FAULTS = 5
 MAX_TRIES = 6  # at saving an attempt's work, over half a minute
@@ -534,7 +537,7 @@ class Loop:
         """Sessions are the program's own and are kept by folder."""
         adapter = attempt.seat.adapter
         is_same = session.adapter == adapter.name and session.slot == self.slot.name
-        return is_same and launch.can_resume(adapter)
+        return is_same and adapters.can_resume(adapter)
 
     def _launch(self, attempt: Attempt, view: View) -> launch.Launch:
         setting, task, seat = self.setting, attempt.task, attempt.seat
@@ -581,7 +584,7 @@ class Loop:
             target=setting.ledger.branch,
             time_limit=parse_duration(timeout) if timeout else limits.attempt,
             turns=limits.turns,
-            cost_usd=None if usd is None else round(usd, 4),
+            cost_usd=usd,
             session=attempt.resumed.session if attempt.resumed else None,
             question_folder=request.question_folder(setting.layout, setting.run, attempt.mine.task),
         )
@@ -614,8 +617,8 @@ class Loop:
             return False
         if request.find_wanted(self.setting.layout, attempt.claimed.lock) is not None:
             return False
-        transcript.finish()
-        if transcript.judge(ended.exit_code, ended.signal).is_ != "session":
+        transcript.finish(self._wall())
+        if transcript.judge(ended.exit_code, ended.signal, self._wall()).is_ != "session":
             return False
         attempt.is_fresh = True
         try:
@@ -638,7 +641,7 @@ class Loop:
         """Read on; end what is over a limit, or waits too long for its provider."""
         transcript = attempt.transcript
         assert transcript is not None
-        transcript.read()
+        transcript.read(self._wall())
         if transcript.heard and not attempt.is_answered:
             self._note_answer(attempt)
         usage = self._usage(attempt)
@@ -670,12 +673,9 @@ class Loop:
     def _find_over(self, attempt: Attempt, usage: Usage) -> str:
         """The limit of the attempt, or of its task, that is used up; "" when there is room."""
         limits = self.setting.config.limits
-        if limits.turns is not None and (usage.turns or 0) > limits.turns:
-            return f"limit {limits.turns} turns"
-        if limits.tokens is not None and (usage.tokens or 0) > limits.tokens:
-            return f"limit {limits.tokens} tokens, used {usage.tokens}"
-        if limits.cost_usd is not None and (usage.cost_usd or 0.0) > limits.cost_usd:
-            return f"limit ${limits.cost_usd:g}, cost ${usage.cost_usd:.2f}"
+        over = find_over(usage, limits.turns, limits.tokens, limits.cost_usd)
+        if over is not None:
+            return over
         seconds = time.monotonic() - attempt.began
         spent = spent_on(attempt.claimed.attempts).plus(usage, seconds)
         why = find_exhausted(spent, self.setting.bounds.task)
@@ -706,7 +706,7 @@ class Loop:
         transcript = attempt.transcript
         if transcript is None or attempt.is_charged:
             return
-        transcript.finish()
+        transcript.finish(self._wall())
         before = attempt.resumed.said if attempt.resumed is not None else {}
         usage = self._usage(attempt, is_whole=not ended.output_truncated)
         made = Charge(
@@ -896,7 +896,7 @@ class Loop:
             span = timeout or _span(self.setting.config.limits.attempt)
             return "timed_out", f"limit {span}{left}"
         assert attempt.transcript is not None
-        judgement = attempt.transcript.judge(ended.exit_code, ended.signal)
+        judgement = attempt.transcript.judge(ended.exit_code, ended.signal, self._wall())
         name = attempt.seat.adapter.name
         match judgement.is_:
             case "success":
@@ -910,7 +910,8 @@ class Loop:
             case "turns" | "cost":
                 return "over_limit", f"its limit of {judgement.is_} is used up"
             case _:
-                return "agent_failed", ended.how
+                error = one_line(attempt.transcript.error, MAX_ERROR)
+                return "agent_failed", f"{ended.how}: {error}" if error else ended.how
 
     def _waited(self, attempt: Attempt) -> bool:
         """Was it ended while it only waited for its provider?"""

@@ -12,9 +12,10 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from swarm import faults
 from swarm.errors import GitFault
@@ -33,23 +34,20 @@ _ESCAPED = dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True))
 _WORD = re.compile(rb"(?!builtin_)[-!]?[A-Za-z0-9_.][-A-Za-z0-9_.]*(=.*)?")
 
 
-@dataclass(frozen=True)
-class Clean:
+class Clean(msgspec.Struct, frozen=True):
     """The merged tree."""
 
     tree: str
 
 
-@dataclass(frozen=True)
-class Conflict:
+class Conflict(msgspec.Struct, frozen=True):
     """What git could not merge. `paths` is sorted and not empty; `says` are git's messages."""
 
     paths: tuple[str, ...]
     says: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """The merged commit that is judged, and lands as it is."""
 
     commit: str

@@ -14,7 +14,6 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
@@ -75,26 +74,22 @@ class Notified(msgspec.Struct, frozen=True, kw_only=True):
     notified: dict[str, Tried] = {}
 
 
-@dataclass(frozen=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True):
     """The command took it: exit code 0."""
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """The command did not take it."""
 
     why: str
     is_hung: bool = False
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(msgspec.Struct, frozen=True):
     """It was ended because the run ends: it counts as never tried."""
 
 
-@dataclass
-class Notifier:
+class Notifier(msgspec.Struct):
     """Looks, and notifies what is new.
 
     Safe: any number of processes; each line is notified once between them. One thread at a time
@@ -109,7 +104,7 @@ class Notifier:
     _due_at: float = -math.inf  # when time alone is a reason to look, on the ledger's clock
     _not_before: float = -math.inf  # no look until then
     _end_at: float | None = None  # all notifications end until then, on the process's own clock
-    _said: set[str] = field(default_factory=set)
+    _said: set[str] = msgspec.field(default_factory=set)
     _unsaved: dict[str, Tried] | None = None  # stands for the file while that cannot be written
 
     @property

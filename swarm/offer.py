@@ -7,9 +7,10 @@ Guards: killed anywhere there is all of it or nothing; the gate judges it like a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
+
+import msgspec
 
 from swarm import faults
 from swarm.change import Captured, Difference, Rules, sealed
@@ -27,8 +28,7 @@ SYNC, REVERT = "sync", "revert"  # what the ids of their tasks begin with
 LEASE = timedelta(hours=1)  # never runs: the change is sealed in the move that claims
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(msgspec.Struct, frozen=True):
     """What a command wants landed."""
 
     kind: Literal["sync", "revert"]  # the command; the adapter of its claim
@@ -39,8 +39,7 @@ class Offer:
     note: Event | None = None  # travels in the same move
 
 
-@dataclass(frozen=True)
-class Waits:
+class Waits(msgspec.Struct, frozen=True):
     """A task that a command made earlier has not ended: nothing was added."""
 
     task: str

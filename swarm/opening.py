@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from swarm import environment, faults, process, sandbox
 from swarm.check import made_before, mark_setup, needs_setup, setup_digest, unmark_setup
@@ -18,8 +19,7 @@ from swarm.plumbing.hub import Hub
 from swarm.slot import Furnishing, Occupant, Opened, Slot
 
 
-@dataclass(frozen=True)
-class Ground:
+class Ground(msgspec.Struct, frozen=True):
     """What every worktree of a run, or of a command, is made from."""
 
     hub: Hub
@@ -27,11 +27,10 @@ class Ground:
     checkout: Path
     copies: tuple[str, ...]  # ignored files of the checkout that every worktree gets
     user_excludes: str  # text of the user's own excludes file
-    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    environ: Mapping[str, str] = msgspec.field(default_factory=lambda: dict(os.environ))
 
 
-@dataclass(frozen=True)
-class Opening:
+class Opening(msgspec.Struct, frozen=True):
     """A slot that was opened for an attempt; `begin_setup` is what is left to do."""
 
     ground: Ground
@@ -104,8 +103,7 @@ class Opening:
         return setup_digest(hub, self.ground.config, head)
 
 
-@dataclass(frozen=True)
-class Setup:
+class Setup(msgspec.Struct, frozen=True):
     """`[worktree] setup` at work."""
 
     slot: Slot

@@ -20,15 +20,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
-import yaml
 
 from swarm.config import MAX_BYTES, Problem, glob_fault, read_duration, shown
 from swarm.ids import fold
 from swarm.ledger.records import PERSON, Task, TaskHeader
 from swarm.similar import nearest
+
+if TYPE_CHECKING:  # imported where a header is read: most commands read none
+    import yaml
 
 # Tasks that swarm opens itself: no file says them, so that none has vanished.
 OURS = re.compile(r"fix-main(?:-[0-9]+)?|(?:sync|revert)-[0-9]+")
@@ -59,8 +61,7 @@ class Draft:
     lines: Mapping[str, int] = field(default_factory=dict, compare=False)  # of each written key
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """What a folder of task files says."""
 
     drafts: tuple[Draft, ...] = ()  # in the order of file names
@@ -133,8 +134,7 @@ def parse_task(label: str, data: bytes) -> tuple[list[Draft], list[Problem]]:
     return drafts, draft.problems
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(msgspec.Struct, frozen=True):
     header: str | None  # YAML, or None when it is never closed
     header_line: int  # of the fence above it; of the body when there is no header
     body: str
@@ -219,8 +219,7 @@ def _is_header(lines: Sequence[str], empty: bool = False) -> bool:
 # -- values ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Odd:
+class _Odd(msgspec.Struct, frozen=True):
     """A value of a type that no key takes."""
 
     kind: str
@@ -404,6 +403,8 @@ class _Drafting:
 
     def header(self, text: str, fence_line: int) -> tuple[dict[str, object], dict[str, int]]:
         """Values and lines of the keys of a YAML header; no value is a YAML object any more."""
+        import yaml
+
         values: dict[str, object] = {}
         lines: dict[str, int] = {}
         try:
@@ -487,6 +488,8 @@ class _Drafting:
 
 
 def _items(node: yaml.Node) -> list[yaml.Node]:
+    import yaml
+
     return node.value if isinstance(node, yaml.SequenceNode) else []
 
 
@@ -502,6 +505,8 @@ _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
 
 
 def _from_yaml(node: yaml.Node) -> object:
+    import yaml
+
     if isinstance(node, yaml.SequenceNode):
         return [
             _from_yaml(one) if isinstance(one, yaml.ScalarNode) else _Odd("a list or table", "")
@@ -808,6 +813,8 @@ def render(draft: Draft, name: str = "") -> str:
 
 
 def _yaml_line(key: str, value: object) -> str:
+    import yaml
+
     def dump(one: object, flow: bool) -> str:
         text: str = yaml.dump(
             one,

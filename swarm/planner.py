@@ -15,9 +15,10 @@ import shlex
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from swarm import adapter as adapters
 from swarm import gather, goal, launch, plan, process
@@ -28,18 +29,19 @@ from swarm.errors import Exit, GitFault, SwarmError
 from swarm.files import tail_of
 from swarm.hand import PLAN_PREFIX
 from swarm.ids import new_agent_id, new_nonce, short
-from swarm.ledger.records import Task, TaskHeader, encode_task
+from swarm.ledger.records import Task, TaskHeader, Usage, encode_task
+from swarm.ledger.spending import find_over
 from swarm.ledger.view import State, View, readable
 from swarm.opening import Ground, Opening, open_slot
 from swarm.overview import shown_state, stand
 from swarm.plumbing import checkout as user
 from swarm.plumbing.objects import TREE
-from swarm.pulse import Hung, Pulse
+from swarm.pulse import Pulse
 from swarm.reconcile import rescue_leftovers
 from swarm.revert import find_undone
 from swarm.slot import Occupant, Slot
 from swarm.trailers import one_line
-from swarm.transcript import judge
+from swarm.transcript import Transcript, of_attempt
 from swarm.workspace import Workspace
 
 ATTEMPT = 1  # a plan has one
@@ -61,8 +63,7 @@ class AgentRefused(PlanFailed):
     exit_code = Exit.LIMITED
 
 
-@dataclass(frozen=True, kw_only=True)
-class Planning:
+class Planning(msgspec.Struct, frozen=True, kw_only=True):
     """What one attempt is made from."""
 
     work: Workspace
@@ -72,7 +73,7 @@ class Planning:
     typed_in: Path
     model: str | None
     name: str  # as `begin` gave it
-    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    environ: Mapping[str, str] = msgspec.field(default_factory=lambda: dict(os.environ))
 
     @property
     def folder(self) -> Path:
@@ -80,25 +81,23 @@ class Planning:
         return self.work.layout.runs / self.name
 
 
-@dataclass(frozen=True)
-class Doing:
+class Doing(msgspec.Struct, frozen=True):
     """What is under way, for whoever waits."""
 
     stage: Stage
     slot: str
     child: process.Child | None = None
+    usage: Usage | None = None  # of its agent so far
 
 
-@dataclass(frozen=True)
-class Left:
+class Left(msgspec.Struct, frozen=True):
     """A path that it changed and that was not taken."""
 
     path: str
     why: str  # of a file in the folder of tasks; "": it is no task file
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(msgspec.Struct, frozen=True):
     """An attempt that ended well."""
 
     base: str  # the target's tip that it saw
@@ -106,6 +105,7 @@ class Planned:
     read: plan.Plan  # every task file of the folder, judged with the ledger
     left: tuple[Left, ...]  # what else it changed, by path
     kept: tuple[str, ...]  # the refs that keep it
+    usage: Usage  # what the agent said that it used
 
     @property
     def written(self) -> list[str]:
@@ -149,8 +149,8 @@ def make(planning: Planning, on_tick: Callable[[Doing], None]) -> Planned:
         with _kept_if_cut(place):
             occupant = _set_up(place, _open(place))
         with _kept_if_cut(place, occupant):
-            _run(place)
-            return _take(place, occupant)
+            usage = _run(place)
+            return _take(place, occupant, usage)
 
 
 def _take_slot(work: Workspace) -> Slot:
@@ -184,8 +184,7 @@ def _end_leftovers(slot: Slot, config: Config) -> None:
         process.end_marked(left, config.limits.grace)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where an attempt works, and as whom."""
 
     planning: Planning
@@ -272,8 +271,8 @@ def _set_up(place: _Place, opening: Opening) -> Occupant:
     return place.slot.occupant() or place.comer
 
 
-def _run(place: _Place) -> None:
-    """The agent, to its end.
+def _run(place: _Place) -> Usage:
+    """The agent, to its end. Returns what it said that it used.
 
     Raises:
         PlanFailed: it did not end well.
@@ -283,7 +282,11 @@ def _run(place: _Place) -> None:
     child = launch.start(launched)
     is_stream = launched.adapter.output.format == "jsonl"
     pulse = Pulse(child, place.slot.tree, limits, time.monotonic(), is_stream=is_stream)
-    _judge(launched, _wait(place, child, "working", pulse))
+    said = of_attempt(launched.adapter, launched.folder)
+    ended = _wait(place, child, "working", pulse, said)
+    said.finish()
+    _judge(launched, ended, said)
+    return said.usage(is_whole=not ended.output_truncated)
 
 
 def _launch(place: _Place) -> launch.Launch:
@@ -309,6 +312,8 @@ def _launch(place: _Place) -> launch.Launch:
         run=planning.name,
         target=work.ledger.branch,
         time_limit=work.config.limits.attempt,
+        turns=work.config.limits.turns,
+        cost_usd=work.config.limits.cost_usd,
     )
 
 
@@ -324,16 +329,26 @@ def _task(planning: Planning) -> Task:
 
 
 def _wait(
-    place: _Place, child: process.Child, stage: Stage, pulse: Pulse | None = None
+    place: _Place,
+    child: process.Child,
+    stage: Stage,
+    pulse: Pulse | None = None,
+    said: Transcript | None = None,
 ) -> process.Ended:
+    limits = place.work.config.limits
     try:
-        hung: Hung | None = None
+        why: str | None = None
         while (ended := child.poll()) is None:
-            place.on_tick(Doing(stage, place.slot.name, child))
-            if pulse is not None and hung is None:
-                hung = pulse.look(time.monotonic())
-                if hung is not None:
-                    child.stop(hung)
+            usage = None
+            if said is not None:
+                said.read()
+                usage = said.usage()
+            place.on_tick(Doing(stage, place.slot.name, child, usage))
+            if why is None and pulse is not None and usage is not None:
+                over = find_over(usage, limits.turns, limits.tokens, limits.cost_usd)
+                why = over or pulse.look(time.monotonic())
+                if why is not None:
+                    child.stop(why)
             child.wait(TICK_SECONDS)
         return ended
     except BaseException:
@@ -342,7 +357,7 @@ def _wait(
         raise
 
 
-def _take(place: _Place, occupant: Occupant) -> Planned:
+def _take(place: _Place, occupant: Occupant, usage: Usage) -> Planned:
     """Its task files, into the person's folder; the rest, under a rescue ref."""
     place.on_tick(Doing("taking", place.slot.name))
     work, slot = place.work, place.slot
@@ -367,6 +382,7 @@ def _take(place: _Place, occupant: Occupant) -> Planned:
         _judged(work, placed),
         tuple(Left(path, refused.get(path, "")) for path in left),
         tuple(kept),
+        usage,
     )
 
 
@@ -426,7 +442,7 @@ def _is_join(view: View, task: str) -> bool:
     return found is not None and found.header.joins_history
 
 
-def _judge(launched: launch.Launch, ended: process.Ended) -> None:
+def _judge(launched: launch.Launch, ended: process.Ended, said: Transcript) -> None:
     """
     Raises:
         PlanFailed: it was ended, or its adapter does not call this a success.
@@ -435,13 +451,14 @@ def _judge(launched: launch.Launch, ended: process.Ended) -> None:
     hint = f"less {shlex.quote(str(_said(launched)))}"
     if ended.timed_out and limits.attempt is not None:
         raise PlanFailed(f"the agent was ended after {short(limits.attempt)}", hint=hint)
+    over = find_over(said.usage(), limits.turns, limits.tokens, limits.cost_usd)
+    if ended.stopped is not None and over is not None:
+        raise PlanFailed(f"the agent was ended: {over}", hint=hint)
     if ended.stopped is not None:
         span = limits.start if ended.stopped != "silent" else limits.silence
         after = f" for {short(span)}" if span is not None else ""
         raise PlanFailed(f"the agent was ended: {ended.stopped}{after}", hint=hint)
-    judgement = judge(
-        launched.adapter, ended.exit_code, ended.signal, launched.transcript, launched.stderr
-    )
+    judgement = said.judge(ended.exit_code, ended.signal)
     match judgement.is_:
         case "success":
             return

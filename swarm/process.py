@@ -18,7 +18,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from io import FileIO
 from pathlib import Path
@@ -55,8 +54,7 @@ class ProgramMissing(CannotStart):
     """The program, or the interpreter that its first line names, is not there or not executable."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spec:
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """One program to run. The shim learns it through a file that is already unlinked."""
 
     argv: tuple[str, ...]  # a bare name is looked up on env's PATH, one with a slash from cwd
@@ -386,8 +384,7 @@ def find_record(path: Path) -> Ended | None:
         return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Marked:
+class Marked(msgspec.Struct, frozen=True, kw_only=True):
     """A living process that carries a mark."""
 
     pid: int
@@ -397,8 +394,7 @@ class Marked:
     cmdline: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class EndReport:
+class EndReport(msgspec.Struct, frozen=True, kw_only=True):
     """What `end_marked` did."""
 
     ended: int  # processes that were signalled and are gone, shims not counted
@@ -527,8 +523,7 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Quick:
+class Quick(msgspec.Struct, frozen=True, kw_only=True):
     """What a small probe said."""
 
     exit_code: int | None  # None: a signal ended it

@@ -7,7 +7,8 @@ Guards: git itself says whether uncommitted work is safe; what is published is n
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+
+import msgspec
 
 from swarm.adopt import REMOTE, is_our_remote
 from swarm.plumbing import checkout as user
@@ -17,8 +18,7 @@ from swarm.plumbing.hub import Hub
 from swarm.workspace import Workspace
 
 
-@dataclass(frozen=True)
-class Forwarded:
+class Forwarded(msgspec.Struct, frozen=True):
     """The branch went from `old` to `new`; in a dry run it would."""
 
     old: str
@@ -29,37 +29,32 @@ class Forwarded:
     deletions: int
 
 
-@dataclass(frozen=True)
-class NothingNew:
+class NothingNew(msgspec.Struct, frozen=True):
     """The branch has all that landed."""
 
     head: str
 
 
-@dataclass(frozen=True)
-class Elsewhere:
+class Elsewhere(msgspec.Struct, frozen=True):
     """The checkout is not on the target's branch, or has no commit."""
 
     branch: str | None  # None: detached
 
 
-@dataclass(frozen=True)
-class NotOurs:
+class NotOurs(msgspec.Struct, frozen=True):
     """The remote through which the hub is reached is gone, or leads elsewhere."""
 
     url: str | None  # None: it is gone
 
 
-@dataclass(frozen=True)
-class Apart:
+class Apart(msgspec.Struct, frozen=True):
     """The branch has commits that the hub lacks."""
 
     is_published: bool  # all of these are on the upstream branch, as last fetched
     is_dirty: bool  # tracked files are edited
 
 
-@dataclass(frozen=True)
-class Blocked:
+class Blocked(msgspec.Struct, frozen=True):
     """Git would not fast-forward; nothing was changed."""
 
     says: str  # git's own words

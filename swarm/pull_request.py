@@ -10,9 +10,10 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+
+import msgspec
 
 from swarm import config as configuration
 from swarm import environment, faults, process
@@ -34,30 +35,26 @@ MOST_LISTED = 200  # tasks in the text
 MOST_SAID = 200  # characters of the command's last line that are kept
 
 
-@dataclass(frozen=True)
-class PullRequest:
+class PullRequest(msgspec.Struct, frozen=True):
     """What a team is asked to merge."""
 
     title: str
     body: str  # Markdown
 
 
-@dataclass(frozen=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True):
     """The configured command said yes."""
 
     says: str  # its last line, most often an address; "" none
 
 
-@dataclass(frozen=True)
-class OpenedBefore:
+class OpenedBefore(msgspec.Struct, frozen=True):
     """The branch has a pull request, which shows what was pushed."""
 
     says: str  # what the command printed then
 
 
-@dataclass(frozen=True)
-class NotOpened:
+class NotOpened(msgspec.Struct, frozen=True):
     """The command failed; the branch is pushed all the same."""
 
     why: str

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+from msgspec.structs import replace
+
 from swarm import process
 from swarm.config import Limits
 
-MAX_LOOK_SECONDS = 15.0  # between two looks at its signs of life
+MAX_LOOK_SECONDS = 60.0  # between two looks at its signs of life: a look may walk the worktree
 UNSEEN = (".git", "node_modules", ".venv")  # folders whose changes are no sign
 
 
@@ -26,8 +28,7 @@ Hung = Literal[
 ]
 
 
-@dataclass(frozen=True)
-class Signs:
+class Signs(msgspec.Struct, frozen=True):
     """What tells a working agent from a hung one; each compared with its own earlier value."""
 
     output_at: datetime

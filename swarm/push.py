@@ -33,8 +33,7 @@ KEPT = 20  # branches whose last push is remembered, and as many pushes before t
 MOST_SAID = 200  # characters of a stranger's words
 
 
-@dataclass(frozen=True)
-class Ready:
+class Ready(msgspec.Struct, frozen=True):
     """The branch can be moved forward, or holds the target's tip already."""
 
     remote: Remote
@@ -46,16 +45,14 @@ class Ready:
     is_default: bool  # nobody named it
 
 
-@dataclass(frozen=True)
-class NothingToGive:
+class NothingToGive(msgspec.Struct, frozen=True):
     """Upstream has all of the target, under whatever name: nothing was pushed."""
 
     upstream: str  # `origin/main`
     tip: str  # of the target
 
 
-@dataclass(frozen=True)
-class Theirs:
+class Theirs(msgspec.Struct, frozen=True):
     """Commits on the branch that the target lacks."""
 
     count: int
@@ -63,8 +60,7 @@ class Theirs:
     subject: str
 
 
-@dataclass(frozen=True)
-class Foreign:
+class Foreign(msgspec.Struct, frozen=True):
     """The branch has commits that the target lacks; nothing was pushed."""
 
     remote: str
@@ -75,8 +71,7 @@ class Foreign:
     is_default: bool
 
 
-@dataclass(frozen=True)
-class Declined:
+class Declined(msgspec.Struct, frozen=True):
     """The remote refused, by a hook or a rule of its own; nothing was pushed."""
 
     remote: str

@@ -7,11 +7,11 @@ Guards: idempotent; nothing is removed before its work is saved; nobody alive is
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from swarm import adapter as adapters
 from swarm import budget, claim, process, request
@@ -32,8 +32,7 @@ from swarm.plumbing.refs import Move
 from swarm.slot import Slot
 
 
-@dataclass(frozen=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True):
     """What became of the landing in flight."""
 
     kind: str  # "landed" or "void"
@@ -88,8 +87,7 @@ def keep_last_landing(ledger: Ledger) -> str | None:
     return f"{view.target_branch} no longer has {', '.join(lost.landed[:7] for lost in missing)}"
 
 
-@dataclass(frozen=True)
-class _Missing:
+class _Missing(msgspec.Struct, frozen=True):
     """A landing that the ledger records and the target lacks."""
 
     task: str
@@ -177,20 +175,18 @@ def _say_lost(ledger: Ledger, lost: _Missing) -> None:
     ledger.append(decide)
 
 
-@dataclass
-class Report:
+class Report(msgspec.Struct):
     """What a sweep did; each list in the order done."""
 
-    expired: list[claim.Expired] = field(default_factory=list)
-    heeded: list[claim.Released] = field(default_factory=list)  # as was asked of their attempts
-    extended: list[claim.Extended] = field(default_factory=list)
-    rescued: list[str] = field(default_factory=list)  # refs
+    expired: list[claim.Expired] = []
+    heeded: list[claim.Released] = []  # as was asked of their attempts
+    extended: list[claim.Extended] = []
+    rescued: list[str] = []  # refs
     ended: int = 0  # processes of dead runners
-    kept: list[str] = field(default_factory=list)  # slots that could not be saved, and why
+    kept: list[str] = []  # slots that could not be saved, and why
 
 
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(msgspec.Struct, frozen=True):
     """What a sweep needs to know of the configuration."""
 
     layout: Layout
@@ -429,9 +425,7 @@ def close_runs(ledger: Ledger, layout: Layout) -> list[str]:
             now = view.run(name)
             if now is None or now.state == "ended":
                 return refuse(None)
-            ended = msgspec.structs.replace(
-                now, state="ended", ended_at=view.now, why="its runner was killed"
-            )
+            ended = replace(now, state="ended", ended_at=view.now, why="its runner was killed")
             event = Event(
                 "run-ended",
                 f"{name}: its runner was killed.",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from swarm.claim import Ending
 from swarm.files import alone, put_whole
@@ -215,14 +216,14 @@ def _find_question(layout: Layout, lock: Lock) -> Question | None:
     if found is None or found.nonce != lock.nonce:
         return None
     # The agent can write there by itself.
-    return msgspec.structs.replace(found, text=plain(found.text)[:MOST_ASKED])
+    return replace(found, text=plain(found.text)[:MOST_ASKED])
 
 
 def _find_given_up(layout: Layout, lock: Lock) -> GivenUp | None:
     found = _decoded(_given_up_path(layout, lock), GivenUp)
     if found is None or found.nonce != lock.nonce:
         return None
-    return msgspec.structs.replace(found, why=one_line(found.why) or "it does not say why")
+    return replace(found, why=one_line(found.why) or "it does not say why")
 
 
 def _decoded(path: Path, kind: type[Kind]) -> Kind | None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from swarm.change import compare
 from swarm.errors import NotFound
@@ -31,8 +32,7 @@ _AUTHOR = "swarm <swarm@swarm.invalid>"
 _LIVE = (State.OPEN, State.CLAIMED, State.QUEUED, State.HELD, State.PARKED)
 
 
-@dataclass(frozen=True)
-class RevertQueued:
+class RevertQueued(msgspec.Struct, frozen=True):
     """A change that undoes these waits for the gate."""
 
     entry: QueueEntry
@@ -47,8 +47,7 @@ class RevertQueued:
         return f"{stat} +{entry.insertions} -{entry.deletions} on {target}, {word} as {entry.task}"
 
 
-@dataclass(frozen=True)
-class NothingLeft:
+class NothingLeft(msgspec.Struct, frozen=True):
     """The target has nothing of them; nothing was added."""
 
     left: tuple[str, ...]  # any more
@@ -74,8 +73,7 @@ def _named(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + more
 
 
-@dataclass(frozen=True)
-class Later:
+class Later(msgspec.Struct, frozen=True):
     """A commit that no landing of a task's made, and that changed the same lines, it may be."""
 
     oid: str
@@ -87,8 +85,7 @@ class Later:
         return f'{self.oid[:7]} by {self.author} "{self.subject}"'
 
 
-@dataclass(frozen=True)
-class Entangled:
+class Entangled(msgspec.Struct, frozen=True):
     """Later work changed the same lines: it cannot be undone by itself; nothing was added."""
 
     task: str
@@ -104,8 +101,7 @@ class Entangled:
         return f"{self.task} cannot be undone by itself: {changed}"
 
 
-@dataclass(frozen=True)
-class NotLanded:
+class NotLanded(msgspec.Struct, frozen=True):
     """Nothing of it is in the target."""
 
     task: str
@@ -279,8 +275,7 @@ def _find_live(view: View, tasks: Sequence[str]) -> Waits | None:
     return None
 
 
-@dataclass(frozen=True)
-class _Undoing:
+class _Undoing(msgspec.Struct, frozen=True):
     """A commit on top of the target in which these are undone; on no ref."""
 
     head: str
@@ -288,8 +283,7 @@ class _Undoing:
     left: tuple[str, ...]  # there was nothing to undo of these
 
 
-@dataclass(frozen=True)
-class _Clash:
+class _Clash(msgspec.Struct, frozen=True):
     """The first of them that cannot be undone."""
 
     task: str

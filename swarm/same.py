@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from swarm.errors import GitFault
 from swarm.ledger.records import Push
@@ -21,16 +22,14 @@ MOST_MERGED = 400  # merges tried to find one
 _AUTHOR = "swarm <swarm@swarm.invalid>"
 
 
-@dataclass(frozen=True)
-class Same:
+class Same(msgspec.Struct, frozen=True):
     """Two commits with the same files: upstream has what we had at `ours`."""
 
     theirs: str  # upstream's commit
     ours: str
 
 
-@dataclass(frozen=True)
-class _Step:
+class _Step(msgspec.Struct, frozen=True):
     """A commit along first parents."""
 
     oid: str

@@ -15,10 +15,12 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+from msgspec.structs import replace
 
 from swarm import process
 from swarm.config import Config, shown

@@ -10,10 +10,12 @@ import functools
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-
-import pathspec
+from typing import TYPE_CHECKING
 
 from swarm.config import glob_fault
+
+if TYPE_CHECKING:  # imported where a glob is compiled: most commands compile none
+    import pathspec
 
 _WILD = re.compile(r"[*?\[\\]")
 
@@ -44,6 +46,8 @@ def _compiled(globs: tuple[str, ...]) -> Matcher:
     for glob in globs:
         if fault := glob_fault(glob):
             raise ValueError(f"glob {glob!r} {fault}")
+    import pathspec
+
     return Matcher(pathspec.GitIgnoreSpec.from_lines(globs))
 
 

@@ -15,11 +15,11 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from swarm import faults
 from swarm.errors import GitFault
@@ -87,8 +87,7 @@ class Occupant(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-@dataclass(frozen=True)
-class Furnishing:
+class Furnishing(msgspec.Struct, frozen=True):
     """What a worktree needs beyond the commit; from `[worktree]`."""
 
     checkout: Path | None = None  # where copied and shared files come from
@@ -99,12 +98,11 @@ class Furnishing:
     exclude: tuple[str, ...] = ()
     sparse: tuple[str, ...] = ()
     user_excludes: str = ""  # text of the user's own excludes file
-    trailers: dict[str, str] = field(default_factory=dict)  # for the prepare-commit-msg hook
+    trailers: dict[str, str] = {}  # for the prepare-commit-msg hook
     paths: tuple[str, ...] = ()  # what the scope guard warns outside of; none: it does nothing
 
 
-@dataclass(frozen=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True):
     """The worktree stands at the attempt's start."""
 
     head: str
@@ -287,7 +285,7 @@ class Slot:
         if head is None:
             raise GitFault(f"slot {self.name} has no HEAD after opening")
         _write_file(self.own / "HEAD", f"{head}\n".encode())
-        done = msgspec.structs.replace(
+        done = replace(
             occupant,
             head=head,
             conflicted=conflicted,
@@ -333,7 +331,7 @@ class Slot:
         """From here until `end_setup` nobody can tell whose an uncommitted file is."""
         occupant = self.occupant()
         if occupant is not None:
-            self.put_record(msgspec.structs.replace(occupant, setup=SetUp(is_known=False)))
+            self.put_record(replace(occupant, setup=SetUp(is_known=False)))
 
     def end_setup(self, furnishing: Furnishing) -> list[str]:
         """Remember what setup left, so that it is not sealed; returns the untracked paths of it.
@@ -351,7 +349,7 @@ class Slot:
         _write_file(self.repo / "info/exclude", exclude)
         _write_file(self.own / "info/exclude", exclude)
         left = SetUp(is_known=True, made=made, changed=changed)
-        self.put_record(msgspec.structs.replace(occupant, setup=left))
+        self.put_record(replace(occupant, setup=left))
         return made
 
     def made(self, exclude: Sequence[str]) -> list[str]:

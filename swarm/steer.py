@@ -12,12 +12,12 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import psutil
+from msgspec.structs import replace
 
 from swarm import process, request
 from swarm.claim import Fenced, Mine, Released, check_fence, find_lock
@@ -82,7 +82,7 @@ def _gate_event(view: View, kind: str, says: str, paused: Paused | None, by: str
     gate = view.gate()
     assert gate is not None
     edits: dict[str, bytes | None] = {
-        records.GATE_PATH: records.encode(msgspec.structs.replace(gate, paused=paused))
+        records.GATE_PATH: records.encode(replace(gate, paused=paused))
     }
     return Event(kind, says, edits, trailers={"Swarm-By": by})
 
@@ -90,15 +90,13 @@ def _gate_event(view: View, kind: str, says: str, paused: Paused | None, by: str
 # One attempt
 
 
-@dataclass(frozen=True)
-class RunnerEnds:
+class RunnerEnds(msgspec.Struct, frozen=True):
     """Its runner ends the attempt at its next look."""
 
     lock: Lock
 
 
-@dataclass(frozen=True)
-class Stopped:
+class Stopped(msgspec.Struct, frozen=True):
     """Its runner was gone, or it was claimed by hand: ended at once, its work saved."""
 
     lock: Lock
@@ -160,8 +158,7 @@ def why_not(view: View, task: str) -> Refusal | None:
             return Refusal(task, f"no agent works on it: it is {state.value}")
 
 
-@dataclass(frozen=True)
-class SlotTaken:
+class SlotTaken(msgspec.Struct, frozen=True):
     """Another process works in the claim's slot; the claim stands."""
 
 

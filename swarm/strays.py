@@ -13,8 +13,9 @@ import shutil
 import stat
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from swarm.errors import GitFault, MalformedObjects
 from swarm.ids import is_oid
@@ -134,8 +135,7 @@ def keep_elsewhere(
             shutil.rmtree(store)
 
 
-@dataclass
-class _Keeper:
+class _Keeper(msgspec.Struct):
     """Brings commits into the hub as parents of one, around those that are broken."""
 
     slot: Slot
@@ -145,8 +145,8 @@ class _Keeper:
     head: str  # whose tree is known to be whole
     refused: str  # a commit that is known to be broken
     at: int  # date of what is made: the same at every try
-    whole: list[str] = field(default_factory=list)
-    broken: dict[str, str] = field(default_factory=dict)  # commit -> why
+    whole: list[str] = []
+    broken: dict[str, str] = {}  # commit -> why
 
     def keep(self) -> str | None:
         behind = {parent for parents in self.graph.values() for parent in parents}

@@ -20,7 +20,7 @@ from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from swarm import process
 from swarm.claim import find_claimable, find_lock
@@ -381,7 +381,7 @@ class Supervisor:
         path, now = live_path(setting.layout, setting.run), self.ledger.clock.now()
         live = read_live(path) or Live(run=setting.run, runner=setting.runner, at=now)
         if live.stopped != why:
-            write_live(path, msgspec.structs.replace(live, at=now, stopped=why), None)
+            write_live(path, replace(live, at=now, stopped=why), None)
 
     def _sync_thread(self, every: timedelta) -> None:
         """Looks at upstream now and then; its change goes through the gate like any other."""
@@ -481,7 +481,13 @@ class Supervisor:
             now = view.run(name)
             if now is None or now.state == "ended":
                 return refuse(None)
-            ended = msgspec.structs.replace(now, state="ended", ended_at=view.now, why=end.why)
+            ended = replace(
+                now,
+                state="ended",
+                ended_at=view.now,
+                why=end.why,
+                exit_code=int(end.exit_code),
+            )
             event = Event(
                 "run-ended",
                 f"{name}: {end.why}",

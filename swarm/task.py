@@ -7,8 +7,8 @@ Guards: a plan is added whole or not at all; nothing is done to a task that is l
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -29,8 +29,7 @@ from swarm.similar import nearest
 from swarm.trailers import landings_told, one_line
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(msgspec.Struct, frozen=True):
     """Nothing was changed."""
 
     task: str
@@ -38,8 +37,7 @@ class Refusal:
     hint: str = ""
 
 
-@dataclass(frozen=True)
-class Taken:
+class Taken(msgspec.Struct, frozen=True):
     """What becomes of a plan's tasks; each in the plan's order."""
 
     new: tuple[str, ...] = ()
@@ -140,7 +138,8 @@ def find_elsewhere(view: View, drafts: Sequence[plan.Draft]) -> dict[str, str]:
 
 def _without(draft: plan.Draft, elsewhere: Collection[str]) -> plan.Draft:
     """The draft without needs that the target has from elsewhere."""
-    return replace(draft, needs=tuple(need for need in draft.needs if need not in elsewhere))
+    needs = tuple(need for need in draft.needs if need not in elsewhere)
+    return dataclasses.replace(draft, needs=needs)
 
 
 def compare(
@@ -277,8 +276,7 @@ def _edited(task: Task) -> Event:
     return Event("edited", f"{task.id} was edited.", edits, task.id)
 
 
-@dataclass(frozen=True)
-class Changed:
+class Changed(msgspec.Struct, frozen=True):
     """It was done."""
 
     task: str

@@ -6,9 +6,8 @@ or why nobody would ever read it. Guards: twice is told once; what is kept has a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
+from msgspec.structs import replace
 
 from swarm.ledger import records
 from swarm.ledger.events import Event
@@ -24,8 +23,7 @@ KEPT = 20  # texts of a task, the newest
 KEPT_BYTES = 64 * 1024  # of these and their questions; the newest is always kept
 
 
-@dataclass(frozen=True)
-class Heard:
+class Heard(msgspec.Struct, frozen=True):
     """The next attempt of the task is told so."""
 
     task: str
@@ -54,7 +52,7 @@ def tell(ledger: Ledger, task: str, text: str, by: str) -> Heard | Refusal:
             return refuse(Heard(task, state, attempts.token, False, None))
         question = _unanswered(attempts, is_parked=is_parked)
         told = Told(text=text, by=by, at=view.now, token=attempts.token, question=question)
-        after = msgspec.structs.replace(attempts, told=_newest([*attempts.told, told]))
+        after = replace(attempts, told=_newest([*attempts.told, told]))
         edits: dict[str, bytes | None] = {records.attempts_path(task): records.encode(after)}
         says = f"{by}: {one_line(text)}"
         event = Event("told", says, edits, task, "", after.token, {"Swarm-By": by})

@@ -88,6 +88,7 @@ class Transcript:
     report: Path | None = None
     session: str | None = None  # the newest that was said
     doing: str = ""  # what it said or did last, for a table; as said
+    error: str = ""  # why it failed, in its own words; as said
     turns: int = 0  # turns that were seen; see `figures`
     heard: int = 0  # events of a model at work: messages, tools, usage
     waits_since: datetime | None = None  # it waits for its provider, and has done nothing since
@@ -143,6 +144,13 @@ class Transcript:
         self._read_report(found, now)
         return found
 
+    def hear(self, line: bytes, source: Source = "stdout") -> list[Said]:
+        """What one whole line says: for whoever reads the output by other means."""
+        found: list[Said] = []
+        if source in self._inputs:
+            self._hear(source, line, found, datetime.now(UTC))
+        return found
+
     # What is known
 
     @property
@@ -194,7 +202,9 @@ class Transcript:
         rate = price.input if price.cached is None else price.cached
         return ((read - cached) * price.input + cached * rate + written * price.output) / 1e6
 
-    def judge(self, exit_code: int | None, signal: int | None) -> Judgement:
+    def judge(
+        self, exit_code: int | None, signal: int | None, now: datetime | None = None
+    ) -> Judgement:
         """What the adapter's rules say of the end, in order, first match wins. After `finish`.
 
         `exit_code` is None when a signal ended it.
@@ -211,7 +221,7 @@ class Transcript:
                 end = ends.setdefault(rule.source, self._end_of(rule.source))
                 if rule.text is not None and rule.text not in end:
                     continue
-                matched = _Matched(end, datetime.now(UTC))
+                matched = _Matched(end, now or datetime.now(UTC))
             reset = _reset_in(matched.text, rule.reset, matched.at) if matched else None
             return Judgement(rule.is_, rule.hint, reset)
         return Judgement("failed")
@@ -291,7 +301,8 @@ class Transcript:
             found.append(Said("started", self.session))
             return
         said = "".join(texts)[:MAX_TEXT]
-        self._is_at_work()
+        if name not in ("error", "result"):
+            self._is_at_work()
         if name == "message":
             self.doing = said
             found.append(Said("message", said))
@@ -300,6 +311,9 @@ class Transcript:
             found.append(Said("tool", said))
         elif name == "result":
             found.append(Said("result", said))
+        elif name == "error":
+            self.error = said
+            found.append(Said("error", said))
 
     def _is_at_work(self) -> None:
         self.heard += 1

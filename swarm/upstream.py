@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from swarm import faults
 from swarm.change import compare
@@ -31,8 +31,7 @@ from swarm.workspace import Workspace
 _ENDED = (State.ABSENT, State.LANDED, State.CANCELLED)
 
 
-@dataclass(frozen=True)
-class Fetched:
+class Fetched(msgspec.Struct, frozen=True):
     """What the remote branch holds; its commits are in the hub."""
 
     remote: str
@@ -50,8 +49,7 @@ class Fetched:
         return f"{self.name} {self.tip[:7]}"
 
 
-@dataclass(frozen=True)
-class UpToDate:
+class UpToDate(msgspec.Struct, frozen=True):
     """The target has all of it."""
 
     fetched: Fetched
@@ -63,8 +61,7 @@ class UpToDate:
         return f"{target} has all of {self.fetched.at}"
 
 
-@dataclass(frozen=True)
-class SyncQueued:
+class SyncQueued(msgspec.Struct, frozen=True):
     """It is on its way: a change that waits for the gate."""
 
     fetched: Fetched
@@ -77,8 +74,7 @@ class SyncQueued:
         return f"{self.fetched.at}: {many} that {target} lacks, queued as {self.entry.task}"
 
 
-@dataclass(frozen=True)
-class Rewritten:
+class Rewritten(msgspec.Struct, frozen=True):
     """It lacks a commit that it had when it was last taken: nothing was taken."""
 
     fetched: Fetched
@@ -198,9 +194,7 @@ def _bring(
             task = readable(now.task, known.task) or task
         if _state(now, task.id) is not (State.OPEN if is_again else State.ABSENT):
             return None
-        after = msgspec.structs.replace(
-            known, tip=fetched.tip, task=task.id, taken_at=now.now, rewritten=None
-        )
+        after = replace(known, tip=fetched.tip, task=task.id, taken_at=now.now, rewritten=None)
         says = f"{fetched.at} comes in as {task.id}"
         note = upstream_event("synced", says, after, {"Swarm-Tip": fetched.tip})
         return Offer("sync", task, head, differs, is_accepted=True, note=note)
@@ -306,7 +300,7 @@ def record_of(view: View, remote: str, branch: str) -> Upstream:
         return known
     pushes = known.pushes if known is not None else []
     if known is not None and known.remote != remote:
-        pushes = [msgspec.structs.replace(push, pr=None) for push in pushes]
+        pushes = [replace(push, pr=None) for push in pushes]
     source = f"{remote}/{branch}"
     live = (task.id for task in _iter_syncs(view) if task.header.source == source)
     task = next((name for name in live if _state(view, name) not in _ENDED), None)
@@ -331,10 +325,10 @@ def _note_tip(work: Workspace, fetched: Fetched) -> UpToDate | None:
         if not work.ledger.hub.contains(view.target, fetched.tip):
             return refuse(None)
         says = f"{view.target_branch} has all of {fetched.at}"
-        after = msgspec.structs.replace(known, tip=fetched.tip, rewritten=None)
+        after = replace(known, tip=fetched.tip, rewritten=None)
         events: list[Event] = []
         if after != known:
-            after = msgspec.structs.replace(after, taken_at=view.now)
+            after = replace(after, taken_at=view.now)
             events.append(upstream_event("synced", says, after, {"Swarm-Tip": fetched.tip}))
         state = _state(view, known.task) if known.task else State.ABSENT
         ended = known.task if state is State.OPEN else None
@@ -353,7 +347,7 @@ def _note_rewritten(work: Workspace, fetched: Fetched, known_tip: str) -> None:
         known = record_of(view, fetched.remote, fetched.branch)
         if known.tip != known_tip or known.rewritten == fetched.tip:
             return refuse(None)
-        after = msgspec.structs.replace(known, rewritten=fetched.tip)
+        after = replace(known, rewritten=fetched.tip)
         says = f"{fetched.at} lacks {known_tip[:7]}, which was taken before; not taken"
         return Draft(
             (upstream_event("synced", says, after, {"Swarm-Rewritten": fetched.tip}),), None
@@ -369,7 +363,7 @@ def _note_again(work: Workspace, fetched: Fetched) -> None:
         known = record_of(view, fetched.remote, fetched.branch)
         if known.rewritten is None:
             return refuse(None)
-        after = msgspec.structs.replace(known, rewritten=None)
+        after = replace(known, rewritten=None)
         says = f"{fetched.at} has again what it had before"
         return Draft((upstream_event("synced", says, after, {}),), None)
 

@@ -10,9 +10,10 @@ import os
 import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+
+import msgspec
 
 from swarm import config as configuration
 from swarm.change import Rules
@@ -26,8 +27,7 @@ from swarm.ledger.store import Ledger
 from swarm.plumbing.hub import Hub, branch_ref
 
 
-@dataclass(frozen=True)
-class Workspace:
+class Workspace(msgspec.Struct, frozen=True):
     """One repository that swarm works on."""
 
     checkout: Path

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.world import World
+from tests.world import Firsts, World
 
-_NEVER = ("GIT_", "SWARM_", "XDG_", "PYTEST_ADDOPTS", "VIRTUAL_ENV", "PYTHONPATH")
+# PYTHON: also PYTHONDONTWRITEBYTECODE, with which every `swarm` would compile itself anew.
+_NEVER = ("GIT_", "SWARM_", "XDG_", "PYTEST_ADDOPTS", "VIRTUAL_ENV", "PYTHON")
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -36,6 +37,12 @@ def seal(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("EDITOR", "false")
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def firsts(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Where what worlds are copied from is kept."""
+    Firsts.folder = tmp_path_factory.mktemp("worlds")
 
 
 @pytest.fixture

@@ -61,3 +61,10 @@ def test_landings_all_land_and_are_measured(tmp_path: Path) -> None:
     found = run("land.py", tmp_path, "--files", "200", "--landings", "3", "--rounds", "2")
     assert found["landed"] == 3
     assert set(found) >= {"land_ms", "land_ratio", "batch_ms", "batch_ratio"}
+
+
+def test_supervising_agents_is_measured_idle_quiet_and_flooded(tmp_path: Path) -> None:
+    found = run("supervise.py", tmp_path, "--loops", "2", "--seconds", "0.2", "--rounds", "1")
+    assert found["loops"] == 2
+    assert set(found) >= {"idle_core_percent", "idle_mb", "started_ratio", "ended_ratio"}
+    assert found["ready_to_started_ms"] > 0 and found["ended_to_checked_ms"] > 0

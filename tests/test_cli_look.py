@@ -13,12 +13,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from swarm import adapter as adapters
 from swarm.claim import Ending, release
 from swarm.cli import boundary
 from swarm.cli.look import list_tasks, parse_since
@@ -145,8 +148,8 @@ def test_show_has_the_documented_schema(world: World, swarm: Typed) -> None:
             "events"} <= set(found)  # fmt: skip
     attempt = found["attempts"][0]
     assert {"token", "agent", "slot", "outcome", "head", "commits", "checks", "strike",
-            "cost_usd"} <= set(attempt)  # fmt: skip
-    assert attempt["cost_usd"] is None, "unknown is null"
+            "usage"} <= set(attempt)  # fmt: skip
+    assert attempt["usage"] is None, "no agent was started"
     assert all(event["schema"] == "swarm.event/1" for event in found["events"])
 
 
@@ -270,6 +273,30 @@ def test_tail_shows_the_last_lines_without_control_characters(world: World, swar
         ("swarm.tail/1", "transcript", 1),
         ("swarm.tail/1", "stderr", 1),
     ]
+
+
+def test_tail_tells_an_agents_json_in_words(world: World, swarm: Typed) -> None:
+    world.add("One")
+    stream = (
+        '{"type": "system", "subtype": "init", "session_id": "934c"}\n'
+        '{"type": "assistant", "message": {"content": [{"text": "Two\\nlines"}]}}\n'
+        "a warning that is no JSON\n"
+        '{"type": "assistant", "message": {"content": [{"name": "Bash\\u001b[31m"}]}}\n'
+        '{"type": "user", "message": {}}\n'
+    )
+    loop = world.loop(f"printf '%s' '{stream}'; exit 1", adapter=adapters.load("claude", None))
+    loop.seat = replace(loop.seat, adapter=structs.replace(loop.seat.adapter, program=None))
+    loop.seat = replace(loop.seat, adapter=structs.replace(loop.seat.adapter, argv=()))
+    world.work_loop(loop)
+    told = swarm("tail", "one").splitlines()
+    assert told[:4] == [
+        "started  934c",
+        "message  Two",
+        "         lines",
+        "a warning that is no JSON",
+    ]
+    assert told[4].startswith("tool     Bash") and "\x1b" not in told[4] and len(told) == 5
+    assert swarm("tail", "one", "--raw").splitlines()[0].startswith('{"type": "system"')
 
 
 def test_tail_shows_the_last_attempt_or_the_named_one(world: World, swarm: Typed) -> None:

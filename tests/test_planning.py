@@ -129,7 +129,7 @@ def test_three_tasks_are_written_and_it_says_what_to_type_next(world: World) -> 
     assert lines[2].startswith("limits    ")
     assert lines[3].startswith(f"planning  plan-1 from main {world.main[:7]}")
     assert "wrote     tasks/report.md   Report   needs money-type" in lines
-    assert "tokens and cost: unknown" in done.stdout
+    assert "; tokens and cost unknown" in done.stdout
     read, check, run = lines[-3:]
     assert read.startswith("read them   tasks/")
     assert check == "then        swarm plan check"

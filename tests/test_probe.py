@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from swarm.probe import found_on_path
+from tests.world import until
+
+SLEEP = f"sleep 301.{os.getpid()}"  # known from those of other processes of the suite
 
 
 def program(folder: Path, name: str, body: str) -> Path:
@@ -32,18 +36,23 @@ def test_a_version_probe_sees_no_key_and_cannot_hang(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     monkeypatch.setattr("swarm.probe.PROBE_SECONDS", 0.5)
-    program(tmp_path / "bin", "claude", "sleep 301.417 & sleep 301.417")
+    program(tmp_path / "bin", "claude", f"{SLEEP} & {SLEEP}")
     program(
         tmp_path / "bin",
         "codex",
-        f'env > {tmp_path}/seen; sleep 301.417 & echo "codex-cli 0.171.0"',
+        f'env > {tmp_path}/seen; {SLEEP} & echo "codex-cli 0.171.0"',
     )
     found = found_on_path(f"{tmp_path / 'bin'}:/usr/bin:/bin")
     assert found == [("claude", None), ("codex", "0.171.0")]
     seen = dict(line.split("=", 1) for line in (tmp_path / "seen").read_text().splitlines())
     assert set(seen) - {"PWD", "SHLVL", "_", "OLDPWD"} == {"PATH", "HOME"}
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
-    assert "sleep 301.417" not in listed.splitlines(), "what the probes left behind was ended"
+
+    def is_gone() -> bool:
+        listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+        return SLEEP not in listed.splitlines()
+
+    # A process that was killed is gone once it is its turn.
+    until(is_gone, "what the probes left behind is gone")
 
 
 # -- the command line -----------------------------------------------------------------------------

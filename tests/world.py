@@ -6,9 +6,9 @@ Every step ends in a check of all invariants.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from swarm import adapter as adapters
 from swarm import claim as claims
@@ -152,7 +154,7 @@ class OwnGate(Gate):
     of the test-suite, ends what carries the mark of a runner of the same name."""
 
     def _bench(self) -> Bench:
-        return dataclasses.replace(super()._bench(), runner=f"{self.runner}-{SUITE}")
+        return replace(super()._bench(), runner=f"{self.runner}-{SUITE}")
 
 
 @dataclass
@@ -274,6 +276,53 @@ class Upstream:
         return self.git("rev-parse", "HEAD")
 
 
+class Firsts:
+    """Of worlds that begin the same, the first is made, with 25 calls of git; the others are
+    copies of it, byte for byte.
+    """
+
+    folder: Path  # of this process of the test-suite
+    made: dict[object, Path] = {}
+
+
+def begin(folder: Path, files: Mapping[str, str], target: str) -> None:
+    """`app` with one commit, and its new hub beside it."""
+    settings = Path.home() / ".gitconfig"
+    known = settings.read_text("utf-8") if settings.exists() else ""
+    environ = tuple((k, v) for k, v in sorted(os.environ.items()) if k.startswith("GIT_"))
+    key = (tuple(files.items()), target, known, environ)
+    first = Firsts.made.get(key)
+    if first is None:
+        first = Firsts.folder / str(len(Firsts.made))
+        first.mkdir()
+        make(first, files, target)
+        Firsts.made[key] = first
+    for made in first.iterdir():
+        shutil.copytree(made, folder / made.name, symlinks=True)
+    git(folder / "app", "remote", "set-url", "swarm", str(folder / "app.swarm/hub.git"))
+    git(folder / "app", "update-index", "-q", "--refresh")  # the files are others now
+
+
+def make(folder: Path, files: Mapping[str, str], target: str) -> None:
+    """The same, made."""
+    app = folder / "app"
+    app.mkdir()
+    git(app, "init", "-q", "-b", target)
+    for path, text in files.items():
+        place = app / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, "utf-8")
+    git(app, "add", "-A")
+    git(app, "commit", "-q", "-m", "first")
+    layout = beside(app, "../app.swarm/hub.git")
+    head = git(app, "rev-parse", "HEAD")
+    with Hub.create(layout.hub, target, app / ".git", head) as hub:
+        ledger = Ledger(hub, target, layout.cache, TickingClock())
+        ledger.create()
+        ledger.close()
+    git(app, "remote", "add", "-t", target, "swarm", str(layout.hub))
+
+
 class World:
     """A user's repository `app`, adopted by swarm, and everything around it."""
 
@@ -288,14 +337,7 @@ class World:
     ) -> None:
         self.folder = folder
         self.app = folder / "app"
-        self.app.mkdir()
-        git(self.app, "init", "-q", "-b", target)
-        for path, text in (files or {"README.md": "app\n", "src/a.txt": "1\n2\n3\n"}).items():
-            place = self.app / path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(text, "utf-8")
-        git(self.app, "add", "-A")
-        git(self.app, "commit", "-q", "-m", "first")
+        begin(folder, files or {"README.md": "app\n", "src/a.txt": "1\n2\n3\n"}, target)
         toml = f'format = 1\ntarget = "{target}"\n'
         if "[limits]" not in config:
             toml += '[limits]\nbackoff = "0s"\ngrace = "1s"\n'
@@ -306,12 +348,8 @@ class World:
         self.config = configuration.load(self.app)
         self.layout: Layout = beside(self.app, self.config.hub)
         self.clock = TickingClock()
-        self.hub = Hub.create(
-            self.layout.hub, target, self.app / ".git", git(self.app, "rev-parse", "HEAD")
-        )
+        self.hub = Hub.open(self.layout.hub)
         self.ledger = Ledger(self.hub, target, self.layout.cache, self.clock)
-        self.ledger.create()
-        git(self.app, "remote", "add", "-t", target, "swarm", str(self.layout.hub))
         self.gates: list[Gate] = []
         self.slots: list[Slot] = []
         self.alive: list[Alive] = []

@@ -23,6 +23,7 @@ import click
 from swarm import __version__
 from swarm.cli.verbs import swarm
 from swarm.errors import Exit, HubUnusable, SwarmError
+from swarm.trailers import plain
 
 # What no program can do anything about: rights, room, a disk that fails.
 _ENVIRONMENT = frozenset(
@@ -134,10 +135,11 @@ def show(error: SwarmError, wants_json: bool = False) -> None:
             )
         )
         return
-    click.echo(f"error: {error.what}", err=True)
-    for line in (error.why or "").splitlines():
+    # What is wrong is often a name that somebody else chose.
+    click.echo(f"error: {plain(error.what)}", err=True)
+    for line in plain(error.why or "").splitlines():
         click.echo(f"  {line}", err=True)
-    hints = (error.hint or "").splitlines()
+    hints = plain(error.hint or "").splitlines()
     if hints and hints[0].startswith("["):  # lines of TOML are one hint, to be pasted whole
         click.echo("  hint: in swarm.toml:\n", err=True)
         hints = [f"    {line}" for line in hints]

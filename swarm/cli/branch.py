@@ -15,6 +15,7 @@ from typing import Literal
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from swarm import pull as pulling
 from swarm import pull_request as pull_requests
@@ -167,7 +168,7 @@ def push(branch: str | None, is_pr: bool, as_json: bool) -> int:
             say(line)
         if is_pr and isinstance(answer, pushing.Delivered):
             opening, output = _open_pr(work, answer)
-            now = msgspec.structs.replace(now, pr=opening)
+            now = replace(now, pr=opening)
             for line in _pr_lines(now, opening, output):
                 say(line)
         if as_json:

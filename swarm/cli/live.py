@@ -13,13 +13,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
 import click
+import msgspec
 
 from swarm.ids import parse_duration, short, span_text
 from swarm.ledger.store import Ledger, Logged
@@ -300,8 +300,7 @@ def _gate_line(supervisor: Supervisor, at: Standing, now: datetime, usual: dict[
 # -- the follower ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Stopped:
+class Stopped(msgspec.Struct, frozen=True):
     """An attempt that was ended by a person's word."""
 
     slot: str

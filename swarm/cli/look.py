@@ -6,6 +6,7 @@ Guards: reads only; what a terminal gets holds no control character of anybody e
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -18,9 +19,11 @@ from typing import Any
 
 import click
 import msgspec
+from msgspec.structs import replace
 
+from swarm import adapter as adapters
 from swarm import overview
-from swarm.errors import Exit, NotFound, UsageError
+from swarm.errors import Exit, NotFound, SwarmError, UsageError
 from swarm.ids import parse_duration
 from swarm.ledger import records
 from swarm.ledger.store import Ledger, Logged
@@ -42,6 +45,7 @@ from swarm.output import (
 from swarm.plumbing.hub import LEDGER
 from swarm.similar import nearest
 from swarm.task import load_id
+from swarm.transcript import STDERR, TRANSCRIPT, Transcript, of_attempt
 from swarm.workspace import Workspace, opened
 
 FOLLOW_SECONDS = 0.3
@@ -93,7 +97,7 @@ def list_tasks(state: str | None, as_json: bool) -> None:
         found = overview.tasks(work)
     if state is not None:
         kept = [task for task in found.tasks if task.state == state]
-        found = msgspec.structs.replace(found, tasks=kept)
+        found = replace(found, tasks=kept)
     _print(found, as_json, render_tasks)
 
 
@@ -281,9 +285,12 @@ def parse_since(text: str, now: datetime) -> datetime:
     "-n", "count", type=click.IntRange(0), default=40, help="Lines of each to begin with."
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on until the attempt ends.")
+@click.option("--raw", is_flag=True, help="Its lines as it printed them, also where they are JSON.")
 @_as_json
-def tail(task: str, attempt: int | None, count: int, follow: bool, as_json: bool) -> None:
-    """What an agent printed: its transcript, then its standard error."""
+def tail(
+    task: str, attempt: int | None, count: int, follow: bool, raw: bool, as_json: bool
+) -> None:
+    """What an agent said and did, then its standard error."""
     with opened() as work:
         task = load_id(work.ledger, task)
         found = overview.attempt_folder(work, task, attempt)
@@ -291,9 +298,10 @@ def tail(task: str, attempt: int | None, count: int, follow: bool, as_json: bool
             which = f"attempt {attempt}" if attempt is not None else "attempt"
             raise NotFound(f"no {which} of {task} on this disk", hint=f"swarm show {task}")
         token, folder = found
+        reader = None if raw or as_json else _find_reader(work, task, token, folder)
         streams = [
-            _Stream("transcript", folder / "transcript.jsonl"),
-            _Stream("stderr", folder / "stderr.log"),
+            _Stream("transcript", folder / TRANSCRIPT, reader),
+            _Stream("stderr", folder / STDERR),
         ]
 
         def say(stream: _Stream, lines: list[str]) -> None:
@@ -319,6 +327,18 @@ def tail(task: str, attempt: int | None, count: int, follow: bool, as_json: bool
             time.sleep(FOLLOW_SECONDS)
 
 
+def _find_reader(work: Workspace, task: str, token: int, folder: Path) -> Transcript | None:
+    """What reads an agent's JSON for people; None: it prints text, or is not known any more."""
+    for logged in work.ledger.iter_log(task=task):
+        facts = logged.message.trailers
+        if logged.kind == "claimed" and facts.get("Swarm-Token") == str(token):
+            with contextlib.suppress(SwarmError):
+                adapter = adapters.load(facts.get("Swarm-Adapter", ""), work.checkout)
+                return of_attempt(adapter, folder) if adapter.output.format == "jsonl" else None
+            return None
+    return None
+
+
 def _is_over(work: Workspace, task: str, token: int) -> bool:
     view = work.ledger.view()
     try:
@@ -332,8 +352,10 @@ def _is_over(work: Workspace, task: str, token: int) -> bool:
 class _Stream:
     """A file that grows, read line by line; a line is shown when its end is there."""
 
-    def __init__(self, name: str, path: Path) -> None:
+    def __init__(self, name: str, path: Path, reader: Transcript | None = None) -> None:
         self.name = name
+        self._reader = reader
+        self._message = ""  # the last one
         self._path = path
         self._at = 0
         self._rest = b""
@@ -350,7 +372,23 @@ class _Stream:
         *whole, self._rest = (self._rest + data).split(b"\n")
         if is_last and self._rest:
             whole, self._rest = [*whole, self._rest], b""
-        return [line.decode("utf-8", "replace") for line in whole]
+        if self._reader is None:
+            return [line.decode("utf-8", "replace") for line in whole]
+        return [said for line in whole for said in self._told(line, self._reader)]
+
+    def _told(self, line: bytes, reader: Transcript) -> list[str]:
+        """Events in words; a line that is no event as it is; what says nothing to people not."""
+        events = reader.hear(line)
+        if not events and not line.lstrip().startswith(b"{"):
+            return [line.decode("utf-8", "replace")]
+        lines = []
+        for event in events:
+            if event.kind == "result" and event.text == self._message:
+                continue  # told once
+            self._message = event.text if event.kind == "message" else self._message
+            for number, text in enumerate(event.text.splitlines() if event.text else ()):
+                lines.append(f"{event.kind if number == 0 else '':<8} {text}")
+        return lines
 
 
 @click.command()

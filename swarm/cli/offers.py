@@ -10,11 +10,11 @@ import contextlib
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from swarm import hand, upstream
 from swarm import revert as reverting

@@ -7,7 +7,6 @@ Guards: nothing is added to the ledger here; no file that is there is changed.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
 import sys
@@ -17,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
+import msgspec
 
 from swarm import plan
 from swarm import task as tasks
@@ -27,7 +27,8 @@ from swarm.config import listing, shown
 from swarm.errors import Exit
 from swarm.goal import MAX_GOAL, read_goal
 from swarm.ids import span_text
-from swarm.output import plural
+from swarm.ledger.records import Usage
+from swarm.output import cost_text, plural, tokens_text
 from swarm.planner import Doing, Left, Planned, Planning, begin, make
 from swarm.plumbing.hub import RESCUE
 from swarm.task import Taken
@@ -80,7 +81,7 @@ def _plan_record(read: plan.Plan, taken: Taken) -> dict[str, object]:
             {"file": p.file, "line": p.line or None, "key": p.key, "text": p.text}
             for p in read.problems
         ],
-        **{name: list(value) for name, value in dataclasses.asdict(taken).items()},
+        **{name: list(value) for name, value in msgspec.structs.asdict(taken).items()},
     }
 
 
@@ -167,11 +168,16 @@ def _follower(name: str, where: Screen, signals: Signals) -> Callable[[Doing], N
         if now >= next_draw:
             next_draw = now + DRAW_SECONDS
             span = span_text(timedelta(seconds=now - began))
-            where.show(
-                [f"{name} in {doing.slot}   {span}   {_says(doing)}   tokens and cost unknown"]
-            )
+            where.show([f"{name} in {doing.slot}   {span}   {_says(doing)}   {_used(doing.usage)}"])
 
     return on_tick
+
+
+def _used(usage: Usage | None) -> str:
+    if usage is None or (usage.tokens is None and usage.cost_usd is None):
+        return "tokens and cost unknown"
+    cost = "cost unknown" if usage.cost_usd is None else cost_text(usage.cost_usd)
+    return cost if usage.tokens is None else f"{cost}, {tokens_text(usage.tokens)} tokens"
 
 
 def _says(doing: Doing) -> str:
@@ -209,7 +215,7 @@ def _end_lines(
     if planned.read.problems:
         lines += ["", listing(planned.read.problems), tasks.count_problems(planned.read)]
     lines.append("")
-    lines.append(f"{planning.name} ended after {span_text(span)}; tokens and cost: unknown")
+    lines.append(f"{planning.name} ended after {span_text(span)}; {_used(planned.usage)}")
     lines.append(f"said        {planning.folder / 'transcript.jsonl'}")
     if not planned.written:
         return [*lines, f"nothing     the agent wrote no new task file in {folder}/"]

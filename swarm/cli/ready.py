@@ -8,36 +8,43 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from swarm import adapter as adapters
-from swarm import environment, plan, process, prompt, sandbox
+from swarm import environment, launch, plan, prompt, request, sandbox
 from swarm.adopt import bring_in
 from swarm.config import Config, read_team, shown
-from swarm.errors import SwarmError, UsageError
+from swarm.errors import UsageError
 from swarm.ids import short
 from swarm.ledger.records import PERSON
+from swarm.ledger.spending import least
 from swarm.ledger.view import State
 from swarm.loop import Seat
 from swarm.output import plural
-from swarm.overview import stand
+from swarm.overview import Holds, stand
 from swarm.plumbing import checkout as user
-from swarm.probe import found_on_path
+from swarm.probe import found_on_path, version_of
+from swarm.slot import Slot
 from swarm.task import Taken, load_plan
 from swarm.workspace import Workspace
 
-PROBE = timedelta(seconds=5)
 MAX_SLOTS = 64
+SLOT = "s1"
+# In a rehearsal, for what only an attempt knows.
+STANDS = {
+    "PROMPT": "what the agent is told",
+    "RUN": "the run",
+    "SESSION": "a new id",
+    "TASK": "the task",
+}
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(msgspec.Struct, frozen=True):
     """What was typed; None: as the configuration says."""
 
     slots: int | None = None
@@ -52,8 +59,7 @@ class Order:
     verb: str = "swarm run"  # what a hint begins with
 
 
-@dataclass(frozen=True)
-class Agent:
+class Agent(msgspec.Struct, frozen=True):
     """An agent program that was found, with the words that would start it."""
 
     adapter: adapters.Adapter
@@ -62,8 +68,7 @@ class Agent:
     confined: tuple[str, ...] = ()  # what a sandbox means for it, in lines; none without one
 
 
-@dataclass(frozen=True)
-class Ready:
+class Ready(msgspec.Struct, frozen=True):
     """Everything that a run needs, found to be good."""
 
     order: Order
@@ -160,26 +165,34 @@ def refuse_limits_unheld(config: Config, adapter: adapters.Adapter) -> None:
     Raises:
         UsageError: a limit is set of what the agent never says, so that it could not hold.
     """
-    limits, said = config.limits, adapter.output
-    has_tokens = said.tokens_input is not None and said.tokens_output is not None
-    has_cost = said.cost_usd is not None or (adapter.price is not None and has_tokens)
-    has_turns = said.turn is not None or said.turns is not None or "turns" in adapter.options
+    for unheld in limits_unheld(config, adapter):
+        raise unheld
+
+
+def limits_unheld(config: Config, adapter: adapters.Adapter) -> Iterator[UsageError]:
+    """Each limit that is set and could not hold, as the refusal that a run would end with."""
+    limits, held = config.limits, Holds.of(adapter)
     file = f".swarm/agents/{adapter.name}.toml"
-    for keys, is_said, what, cure in (
+    for keys, is_held, what, cure in (
         (
             ("cost_usd", "task_cost_usd", "run_cost_usd"),
-            has_cost,
+            held.cost_usd is not None,
             "what it costs",
             f"give it a [price] in {file}, or limit tokens, time or attempts instead"
-            if has_tokens
+            if held.tokens is not None
             else "limit time or attempts instead",
         ),
-        (("tokens", "task_tokens", "run_tokens"), has_tokens, "its tokens", "limit time instead"),
-        (("turns",), has_turns, "its turns", "limit time instead"),
+        (
+            ("tokens", "task_tokens", "run_tokens"),
+            held.tokens is not None,
+            "its tokens",
+            "limit time instead",
+        ),
+        (("turns",), held.turns is not None, "its turns", "limit time instead"),
     ):
         for key in keys:
-            if getattr(limits, key) is not None and not is_said:
-                raise UsageError(
+            if getattr(limits, key) is not None and not is_held:
+                yield UsageError(
                     f"[limits] {key} cannot hold: {adapter.name} does not say {what}", hint=cure
                 )
 
@@ -216,9 +229,9 @@ def _fallback(work: Workspace, order: Order) -> adapters.Adapter | None:
 
 
 def _found(work: Workspace, order: Order, adapter: adapters.Adapter) -> Agent:
-    argv = _command_line(work, order, adapter)
-    version = _version(adapter, argv[0])
-    return Agent(adapter, tuple(argv), version, _confined(work, adapter, argv))
+    argv = launch.words_of(rehearse(work, order, adapter))
+    version = version_of(adapter, argv[0], os.environ)
+    return Agent(adapter, tuple(argv), version, confined(work, adapter, argv[0], version))
 
 
 def _seat(order: Order, adapter: adapters.Adapter, role: str = "") -> Seat:
@@ -249,35 +262,22 @@ def _found_on_path() -> str:
     return ", ".join(f"{n} {v or ''}".strip() for n, v in found) or "no agent that swarm knows"
 
 
-def _command_line(work: Workspace, order: Order, adapter: adapters.Adapter) -> list[str]:
-    """The words of an attempt, with stand-ins for what only an attempt knows."""
+def rehearse(work: Workspace, order: Order, adapter: adapters.Adapter) -> launch.Launch:
+    """A first attempt in slot s1, to be looked at and never started: what only an attempt knows is
+    a word of `STANDS`.
+
+    Raises:
+        UsageError: no such attempt can be started.
+    """
     is_named = order.fallback != adapter.name
     if order.model is not None and "model" not in adapter.options and is_named:
         raise UsageError(
             f"agent {adapter.name} has no option model",
             hint="it has: " + (" ".join(sorted(adapter.options)) or "none"),
         )
-    some = work.layout.slots / "s1"
+    made = _rehearsal(work, order, adapter)
     try:
-        return adapters.argv(
-            adapter,
-            values=adapters.Placeholders(
-                prompt_file=some,
-                report_file=some,
-                worktree=some,
-                task="task",
-                attempt=1,
-                python=sys.executable,
-                checkout=work.checkout,
-                writable_roots=(some,),
-            ),
-            options={"model": order.model} if "model" in adapter.options else {},
-            permission=work.config.run.permission,
-            extra=_typed(order, adapter),
-            typed_in=Path.cwd(),
-            path=os.environ.get("PATH", os.defpath),
-            prompt="prompt",
-        )
+        launch.words_of(made)
     except UsageError as error:
         if error.hint is not None:
             raise
@@ -288,22 +288,43 @@ def _command_line(work: Workspace, order: Order, adapter: adapters.Adapter) -> l
             if adapter.program
             else f"give its path: {order.verb} -- ./my-agent.sh",
         ) from error
+    return made
 
 
-def _version(adapter: adapters.Adapter, program: str) -> str | None:
-    if adapter.version is None:
-        return None
-    env = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    try:
-        said = process.run_quick((program, *adapter.version), Path("/"), env, PROBE)
-    except SwarmError:
-        return None
-    text = said.stdout.decode("utf-8", "replace")
-    words = [word for word in text.split() if word[:1].isdigit() and "." in word]
-    return shown(words[0], 30) if said.exit_code == 0 and words else None
+def _rehearsal(work: Workspace, order: Order, adapter: adapters.Adapter) -> launch.Launch:
+    config, layout = work.config, work.layout
+    limits = config.limits
+    return launch.Launch(
+        adapter=adapter,
+        permission=config.run.permission,
+        model=order.model if "model" in adapter.options else None,
+        argv_extra=_typed(order, adapter),
+        typed_in=Path.cwd(),
+        environ=os.environ,
+        config=config,
+        checkout=work.checkout,
+        slot=Slot(layout.slots, SLOT, work.ledger.hub, -1),  # not taken: its paths alone are read
+        text="PROMPT",
+        task_text=b"",
+        folder=layout.attempt("RUN", "TASK", 1),
+        mark="MARK",
+        tmpdir=Path("TMPDIR"),
+        home=launch.home_of(layout, config, SLOT),
+        task="TASK",
+        attempt=1,
+        run="RUN",
+        target=work.ledger.branch,
+        time_limit=limits.attempt,
+        turns=limits.turns,
+        cost_usd=least((limits.cost_usd, limits.task_cost_usd, limits.run_cost_usd)),
+        new_session="SESSION",
+        question_folder=request.question_folder(layout, "RUN", "TASK"),
+    )
 
 
-def _confined(work: Workspace, adapter: adapters.Adapter, argv: list[str]) -> tuple[str, ...]:
+def confined(
+    work: Workspace, adapter: adapters.Adapter, program: str, version: str | None
+) -> tuple[str, ...]:
     """What the sandbox means, in lines; none without one.
 
     Raises:
@@ -320,9 +341,9 @@ def _confined(work: Workspace, adapter: adapters.Adapter, argv: list[str]) -> tu
         expanded((*read, *write, *run.visible, *run.writable)),
         (work.checkout, work.layout.root, *home),
     )
-    if _version(adapter, argv[0]) is not None:
+    if version is not None:
         complaint = sandbox.try_program(
-            (argv[0], *(adapter.version or ())),
+            (program, *(adapter.version or ())),
             work.config,
             work.layout.hub,
             work.checkout,

@@ -7,15 +7,14 @@ a run, no process of it is left and its work is kept.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
+import msgspec
 from msgspec.structs import replace
 
 from swarm.adopt import bring_in
@@ -30,7 +29,7 @@ from swarm.judge import CannotJudge, Green
 from swarm.ledger.store import Ledger, Logged
 from swarm.ledger.view import State
 from swarm.loop import Idle, Setting
-from swarm.output import ago, plural, standing_lines
+from swarm.output import ago, cost_text, plural, standing_lines, tokens_text
 from swarm.overview import Standing, stand
 from swarm.plumbing import checkout as user
 from swarm.pull import is_published
@@ -84,7 +83,7 @@ def run(
     with opened() as work, Signals() as signals:
         if max_cost is not None:
             limits = replace(work.config.limits, run_cost_usd=max_cost)
-            work = dataclasses.replace(work, config=replace(work.config, limits=limits))
+            work = replace(work, config=replace(work.config, limits=limits))
         return int(execute(work, order, screen(), signals))
 
 
@@ -110,8 +109,7 @@ def execute(work: Workspace, order: Order, where: Screen, signals: Signals) -> E
 # -- the run --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True):
     """One run, over."""
 
     name: str
@@ -367,11 +365,15 @@ def moved(work: Workspace, ended: Ended) -> str:
 
 def _cost(ledger: Ledger, name: str) -> str:
     record = ledger.view().run(name)
-    if record is None or record.spent_usd is None:
+    if record is None or not record.attempts:
         return "unknown"
     known = record.attempts - record.attempts_unknown
-    unknown = f"; {record.attempts_unknown} did not say" if record.attempts_unknown else ""
-    return f"${record.spent_usd:.2f} in {known} of {record.attempts} attempts{unknown}"
+    said = f"{cost_text(record.spent_usd)} in {known} of {plural(record.attempts, 'attempt')}"
+    if record.attempts_unknown:
+        said += f"; {record.attempts_unknown} did not say"
+    if record.spent_tokens is not None:
+        said += f"; {tokens_text(record.spent_tokens)} tokens"
+    return f"{said}    swarm costs"
 
 
 def take_lines(work: Workspace, ended: Ended) -> list[str]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import click
+import msgspec
 
 from swarm import plan
 from swarm import task as tasks
@@ -257,7 +258,7 @@ def _import(work: Workspace, format_: str, data: bytes) -> None:
     taken = tasks.take_plan(work.ledger, merged)
     same = len(merged) - sum(map(len, (taken.new, taken.changed, taken.waiting, taken.ended)))
     click.echo(f"imported  {len(taken.new)} new, {len(taken.changed)} changed, {same} as before")
-    say_taken(dataclasses.replace(taken, vanished=()), view)
+    say_taken(msgspec.structs.replace(taken, vanished=()), view)
 
 
 def _tasks_by_file(folder: plan.Plan) -> Mapping[str, int]:
@@ -337,7 +338,7 @@ def _edit(work: Workspace, name: str, no_editor: bool) -> None:
     taken = tasks.take_plan(work.ledger, mine)
     if not (taken.new or taken.changed or taken.waiting):
         click.echo(f"same      {id_}")
-    say_taken(dataclasses.replace(taken, vanished=()), view)
+    say_taken(msgspec.structs.replace(taken, vanished=()), view)
 
 
 def _find_anywhere(work: Workspace, name: str) -> str:

@@ -22,6 +22,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "uninit": ("setup", "uninit"),
     "task": ("tasks", "task"),
     "plan": ("planning", "plan_group"),
+    "agents": ("agents", "agents"),
     "run": ("run", "run"),
     "pull": ("branch", "pull"),
     "push": ("branch", "push"),

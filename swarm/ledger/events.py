@@ -7,19 +7,18 @@ its row allows; the set is open and versioned: an unknown kind is shown by its o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True):
     """One row of the event table."""
 
     transition: str
     folders: frozenset[str]  # first path component of every file that it may change
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """One transition, decided but not yet written.
 
     `edits` are the ledger files it writes (bytes) or removes (None); `trailers` repeat the facts
@@ -32,7 +31,7 @@ class Event:
     task: str = ""
     agent: str = ""
     token: int = 0
-    trailers: Mapping[str, str] = field(default_factory=dict)
+    trailers: Mapping[str, str] = {}
 
 
 def _kind(transition: str, folders: str) -> Kind:

@@ -7,10 +7,10 @@ the task is parked. Guards: one table, and every ending goes through it.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import msgspec
+from msgspec.structs import replace
 
 from swarm.ledger.records import Attempts, Last, Outcome, Parked, ParkedReason, Strike
 from swarm.ledger.spending import NO_CAPS, Caps, find_exhausted, spent_on
@@ -24,8 +24,7 @@ class Start(enum.Enum):
     REMERGE = "its own head with the target merged in"
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """One row of the table."""
 
     strike: bool
@@ -84,8 +83,7 @@ SAYS: dict[Outcome, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True):
     """When a task is parked, and how long it waits before the next attempt."""
 
     strikes: int = 3
@@ -116,7 +114,7 @@ def conclude(
     if rule.strike or rule.backs_off:
         doublings = min(max(len(strikes) - 1, 0), 30)
         retry_at = now + min(bounds.backoff * 2**doublings, bounds.backoff_max)
-    after = msgspec.structs.replace(
+    after = replace(
         attempts,
         strikes=strikes,
         conflicts=conflicts,

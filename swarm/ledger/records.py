@@ -374,6 +374,7 @@ class Run(Record, frozen=True, kw_only=True):
     state: Literal["running", "draining", "ended"]
     ended_at: datetime | None = None
     why: str = ""  # why it ended
+    exit_code: int | None = None  # of the command; None: it has not ended, or was killed
     limits: dict[str, float] = {}  # those of `[limits] run_*` that are set
     reserved: dict[str, float] = {}  # task -> USD that its live attempt may cost
     spent_usd: float | None = None  # None: no attempt said

@@ -103,6 +103,19 @@ def find_exhausted(spent: Spent, caps: Caps) -> str | None:
     return None
 
 
+def find_over(
+    usage: Usage, turns: int | None, tokens: int | None, cost_usd: float | None
+) -> str | None:
+    """The limit of one attempt that it is over, in words; None: it is within all of them."""
+    if turns is not None and (usage.turns or 0) > turns:
+        return f"limit {turns} turns"
+    if tokens is not None and (usage.tokens or 0) > tokens:
+        return f"limit {tokens} tokens, used {usage.tokens}"
+    if cost_usd is not None and (usage.cost_usd or 0.0) > cost_usd:
+        return f"limit ${cost_usd:g}, cost ${usage.cost_usd:.2f}"
+    return None
+
+
 def why_no_start(run: Run, caps: Caps, usd: float | None, now: datetime) -> str | None:
     """Why one attempt more may not start in a run: what it may cost is reserved before.
 

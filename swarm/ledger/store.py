@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
 
 from swarm.errors import HubUnusable
 from swarm.ids import new_event_id
@@ -36,8 +37,7 @@ _ONE_BY_ONE = 64  # events that are read without starting a git: a printer's tai
 _SLACK_SECONDS = 3600
 
 
-@dataclass(frozen=True)
-class Draft(Generic[T]):
+class Draft(msgspec.Struct, Generic[T], frozen=True):
     """What a decision wants written: events in order, the refs that move with them, and a value.
 
     Refs move before the ledger, in the given order. Without events nothing is written: a refusal.

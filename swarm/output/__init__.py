@@ -4,6 +4,7 @@ Enters: records and events. Leaves: lines of at most 100 columns.
 Guards: text of tasks, agents and repositories never reaches a terminal as control characters.
 """
 
+from swarm.output.agents import render_agent, render_agents, render_forgot, render_ready
 from swarm.output.costs import cost_text, render_costs, tokens_text
 from swarm.output.diff import compared_lines, conflicted_lines, diff_lines
 from swarm.output.events import QUIET, event_line, log_foot, word_of
@@ -39,9 +40,13 @@ __all__ = [
     "log_foot",
     "merged_text",
     "plural",
+    "render_agent",
+    "render_agents",
     "render_claims",
     "render_costs",
+    "render_forgot",
     "render_queue",
+    "render_ready",
     "render_status",
     "render_story",
     "render_tasks",

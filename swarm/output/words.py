@@ -108,14 +108,17 @@ def size_text(size: int) -> str:
     return f"{value:.1f} TB"
 
 
-def wrapped(text: str, width: int) -> list[str]:
-    """The text in lines of at most `width` columns, cut between words."""
+def wrapped(text: str, width: int, *, is_cut: bool = True) -> list[str]:
+    """The text in lines of at most `width` columns, cut between words.
+
+    `is_cut`: so is a word that has no room in a line; else it has a longer one, to be copied.
+    """
     if columns(text) <= width:
         return [text]
     if text.isascii():
-        return textwrap.wrap(text, width, break_on_hyphens=False)
+        return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=is_cut)
     # Wide characters: half as many to a line as there are columns is always safe.
-    return textwrap.wrap(text, max(width // 2, 1), break_on_hyphens=False)
+    return textwrap.wrap(text, max(width // 2, 1), break_on_hyphens=False, break_long_words=is_cut)
 
 
 def table(

@@ -5,6 +5,24 @@ JSON are both made from. Guards: reads only; every figure has a source and an ag
 is None, never 0.
 """
 
+from swarm.overview.agents import (
+    Agent,
+    AgentLine,
+    Agents,
+    Asks,
+    EndLine,
+    Forgot,
+    Holds,
+    Ready,
+    Refused,
+    WouldRun,
+    Wrong,
+    agent,
+    agents,
+    asks,
+    memory,
+    origin_of,
+)
 from swarm.overview.attempts import AttemptLine, CheckLine, attempt_folder
 from swarm.overview.claims import Claims, claims
 from swarm.overview.costs import CostLine, Costs, Sum, UsageLine, costs
@@ -35,6 +53,10 @@ from swarm.overview.tasks import TaskLine, Tasks, tasks
 
 __all__ = [
     "SHOWN",
+    "Agent",
+    "AgentLine",
+    "Agents",
+    "Asks",
     "AttemptLine",
     "Change",
     "CheckLine",
@@ -46,7 +68,10 @@ __all__ = [
     "Costs",
     "Counts",
     "Disk",
+    "EndLine",
+    "Forgot",
     "GateNow",
+    "Holds",
     "Limited",
     "Live",
     "LiveCheck",
@@ -58,6 +83,8 @@ __all__ = [
     "Queue",
     "QueueLine",
     "Reading",
+    "Ready",
+    "Refused",
     "RunNow",
     "SlotNow",
     "Standing",
@@ -71,6 +98,11 @@ __all__ = [
     "UpstreamNow",
     "UsageLine",
     "Waiting",
+    "WouldRun",
+    "Wrong",
+    "agent",
+    "agents",
+    "asks",
     "attempt_folder",
     "claims",
     "compare",
@@ -82,7 +114,9 @@ __all__ = [
     "held_since",
     "live_path",
     "measure_disk",
+    "memory",
     "merged_entry",
+    "origin_of",
     "queue",
     "read_live",
     "shown_state",

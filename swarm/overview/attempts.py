@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from swarm.ledger import records
 from swarm.ledger.outcome import question_of
@@ -159,7 +160,7 @@ def _attempt(moment: Moment, task: str, token: int, events: list[Logged]) -> Att
         else [],
     )
     if entry is not None:
-        line = msgspec.structs.replace(
+        line = replace(
             line,
             commits=entry.commits,
             files=entry.files,
@@ -180,7 +181,7 @@ def _ended(moment: Moment, task: str, line: AttemptLine, ended: Logged) -> Attem
     ended_at = last.ended_at if last else ended.at
     said = facts.get("Swarm-Strike", "no")
     outcome = facts.get("Swarm-Outcome") or ended.kind
-    line = msgspec.structs.replace(
+    line = replace(
         line,
         state="ended",
         ended_at=ended_at,
@@ -195,7 +196,7 @@ def _ended(moment: Moment, task: str, line: AttemptLine, ended: Logged) -> Attem
     if ended.kind == "landed":
         keys = facts.get("Swarm-Tree", "")
         done = _record_at(view, ended.oid, Done, records.done_path(task))
-        return msgspec.structs.replace(
+        return replace(
             line,
             landed=facts.get("Swarm-Landed"),
             previous=facts.get("Swarm-Previous"),
@@ -221,7 +222,7 @@ def _ended(moment: Moment, task: str, line: AttemptLine, ended: Logged) -> Attem
             alone = _check_line(view, ended.oid, Path(path).stem, "alone") if path else None
             if alone is not None and own != last.tree:
                 checks.append(alone)
-    return msgspec.structs.replace(
+    return replace(
         line,
         detail=last.detail,
         question=question_of(last),

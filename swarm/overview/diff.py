@@ -6,8 +6,9 @@ Guards: compared is what was landed or would be, never what others landed meanwh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from swarm.ledger.records import QueueEntry
 from swarm.ledger.view import View, readable
@@ -18,8 +19,7 @@ from swarm.plumbing.hub import work_ref
 from swarm.workspace import Workspace
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(msgspec.Struct, frozen=True):
     """Two commits, or a commit and a tree, whose difference is what a task changes."""
 
     task: str
@@ -34,8 +34,7 @@ class Compared:
     is_merged: bool = False  # old and new are the target's tip and that merged tree
 
 
-@dataclass(frozen=True)
-class Conflicted:
+class Conflicted(msgspec.Struct, frozen=True):
     """It cannot be merged with the target of now."""
 
     task: str
@@ -43,8 +42,7 @@ class Conflicted:
     merged: Merged
 
 
-@dataclass(frozen=True)
-class _Kept:
+class _Kept(msgspec.Struct, frozen=True):
     """The commit that a task's newest attempt came to."""
 
     head: str

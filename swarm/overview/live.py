@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from swarm.files import put_whole
 from swarm.layout import Layout
@@ -73,7 +74,7 @@ def write_live(path: Path, live: Live, last: Live | None) -> Live:
     """
     if last is not None:
         is_old = (live.at - last.at).total_seconds() >= LIVE_SECONDS
-        if not is_old and msgspec.structs.replace(live, at=last.at) == last:
+        if not is_old and replace(live, at=last.at) == last:
             return last
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

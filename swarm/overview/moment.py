@@ -7,7 +7,6 @@ that does not decode is named and stops nothing else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
@@ -28,8 +27,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     age_seconds: float
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True):
     """Everything that several records need, read once."""
 
     work: Workspace

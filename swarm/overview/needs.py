@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from swarm.errors import Exit
 from swarm.ledger import records
 from swarm.ledger.records import Lock
 from swarm.ledger.view import State, readable
@@ -52,7 +53,7 @@ def needs_of(moment: Moment, known: Standing, lives: dict[str, Live], target: Ta
     return [
         *_damaged(moment, known, target),
         *_stopped_gate(moment, target),
-        *_runs_in_trouble(moment, lives),
+        *_runs_in_trouble(moment, known, lives),
         *_parked(moment),
         *_held(moment),
         *_rewritten(moment),
@@ -114,7 +115,7 @@ def _stopped_gate(moment: Moment, target: Target) -> Iterator[Need]:
         yield Need(kind="no gate", task=None, key="no gate", why=why, do=["swarm gate --once"])
 
 
-def _runs_in_trouble(moment: Moment, lives: dict[str, Live]) -> Iterator[Need]:
+def _runs_in_trouble(moment: Moment, known: Standing, lives: dict[str, Live]) -> Iterator[Need]:
     lease = moment.work.config.claims.lease.total_seconds()
     for run in moment.live_runs:
         sign = moment.signs[run.runner]
@@ -133,6 +134,8 @@ def _runs_in_trouble(moment: Moment, lives: dict[str, Live]) -> Iterator[Need]:
             yield Need(kind="stopped", task=None, key=key, why=why, do=[])
     if moment.live_runs:
         return  # it takes dead runners' claims over by itself
+    if (early := _ended_early(moment, known)) is not None:
+        yield early
     queued = {entry.task for entry in moment.entries}
     gone: dict[str, list[Lock]] = {}
     for lock in moment.locks:
@@ -146,11 +149,29 @@ def _runs_in_trouble(moment: Moment, lives: dict[str, Live]) -> Iterator[Need]:
         yield Need(kind="gone", task=None, key=_key("gone", name), why=why, do=do)
 
 
+_EARLY = {int(Exit.BUDGET): "budget", int(Exit.LIMITED): "limited"}
+
+
+def _ended_early(moment: Moment, known: Standing) -> Need | None:
+    """The last run could not go on although there is work: it needs money, or a log-in."""
+    last = max(moment.all_runs, key=lambda run: run.started_at, default=None)
+    if last is None or last.exit_code not in _EARLY or not known.of("ready"):
+        return None
+    kind = _EARLY[last.exit_code]
+    do = _run_again(moment, last.adapter)
+    if (cap := last.limits.get("cost_usd")) is not None:  # each run has a budget of its own
+        do = do.replace("swarm run", f"swarm run --max-cost {cap:g}", 1)
+    why = f"{last.run} ended: {last.why}"
+    return Need(kind=kind, task=None, key=_key(kind, last.run), why=why, do=[do])
+
+
 def _run_again(moment: Moment, adapter: str) -> str:
     """A run of the same agent; the command of the adapter `command` is not known any more."""
     if moment.work.config.run.agent is not None or adapter == "hand":
         return "swarm run"
-    return f"swarm run {'-- ./my-agent.sh' if adapter == 'command' else f'--agent {adapter}'}"
+    if adapter == "command":
+        return "swarm run -- ./my-agent.sh"
+    return f"swarm run {'--agents' if ':' in adapter else '--agent'} {adapter}"
 
 
 def _parked(moment: Moment) -> Iterator[Need]:

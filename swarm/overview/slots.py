@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from swarm.errors import GitFault
 from swarm.ids import span_text
@@ -63,9 +64,7 @@ def slots_of(moment: Moment, known: Standing, lives: dict[str, Live]) -> list[Sl
     found = [_working(moment, known, lock, lives.get(lock.run)) for lock in working]
     with ThreadPoolExecutor(max_workers=8) as pool:
         seen = pool.map(lambda lock: _seen_at_work(moment.work, lock), working)
-        found = [
-            msgspec.structs.replace(slot, **facts) for slot, facts in zip(found, seen, strict=True)
-        ]
+        found = [replace(slot, **facts) for slot, facts in zip(found, seen, strict=True)]
     busy = {(slot.run, slot.slot) for slot in found}
     why_derived = _why_idle(moment, known)
     for run in moment.live_runs:

@@ -7,8 +7,9 @@ Guards: ready, waiting and blocked are derived here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import timedelta
+
+import msgspec
 
 from swarm.errors import HubUnusable
 from swarm.ids import span_text
@@ -31,8 +32,7 @@ SHOWN = (
 STUCK = (State.PARKED, State.CANCELLED, State.DAMAGED, State.ABSENT)
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True):
     """Every task once: how many landed, and the others by name with the state that is shown.
 
     Shown states: ready, waiting and blocked (all three are open), claimed, queued, held, parked,

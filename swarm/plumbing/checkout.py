@@ -11,9 +11,10 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+import msgspec
 
 from swarm.errors import GitFault, HubUnusable, UsageError
 from swarm.plumbing.git import program
@@ -31,8 +32,7 @@ except ImportError as error:  # GitPython starts git when it is imported
 _TROUBLE = (git.GitError, ODBError, configparser.Error, ValueError, OSError)
 
 
-@dataclass(frozen=True)
-class Checkout:
+class Checkout(msgspec.Struct, frozen=True):
     """What a user's checkout is now."""
 
     root: Path
@@ -166,8 +166,7 @@ def remove_remote(folder: Path, name: str) -> bool:
         return True
 
 
-@dataclass(frozen=True)
-class Pulled:
+class Pulled(msgspec.Struct, frozen=True):
     """A fast-forward of the checkout's branch."""
 
     old: str

@@ -16,8 +16,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from swarm.errors import GitFault, HubUnusable
 
@@ -99,8 +100,7 @@ def _find_git(path: str | None) -> str | None:
     return shutil.which("git", path=path)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(msgspec.Struct, frozen=True):
     """How one call ended."""
 
     code: int  # 128 + signal when a signal ended it
@@ -126,8 +126,7 @@ class Result:
         return self.err.decode("utf-8", "replace").strip()
 
 
-@dataclass(frozen=True)
-class Git:
+class Git(msgspec.Struct, frozen=True):
     """Git bound to one git dir, and maybe a work tree and an index of its own.
 
     `inherit` are descriptors that the child keeps: a slot's flock, so that a free flock means that
@@ -139,7 +138,7 @@ class Git:
     index: Path | None = None
     config: tuple[str, ...] = ()
     inherit: tuple[int, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = {}
 
     def argv(self, *args: str) -> list[str]:
         """The full command line of a call."""

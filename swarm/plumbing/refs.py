@@ -16,8 +16,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from swarm.errors import HubUnusable
 from swarm.plumbing.git import Git, end_group
@@ -27,8 +28,7 @@ ANSWER_SECONDS = 60.0  # for one transaction; git itself waits 0.1 s for a lock
 TURN_SECONDS = 120.0
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(msgspec.Struct, frozen=True):
     """One ref's step. `old` None: must not exist; `new` None: delete."""
 
     ref: str
@@ -36,42 +36,36 @@ class Move:
     new: str | None
 
 
-@dataclass(frozen=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """Every ref holds its new value."""
 
 
-@dataclass(frozen=True)
-class Moved:
+class Moved(msgspec.Struct, frozen=True):
     """Somebody else moved these refs first; nothing of ours was written."""
 
     refs: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Torn:
+class Torn(msgspec.Struct, frozen=True):
     """A failed rename: these moved, those did not. Only a landing's record can settle it."""
 
     moved: tuple[str, ...]
     unmoved: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Busy:
+class Busy(msgspec.Struct, frozen=True):
     """Nothing moved; a lock file is in the way."""
 
     locks: tuple[Path, ...]
 
 
-@dataclass(frozen=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """Nothing moved, and git says why."""
 
     reason: str
 
 
-@dataclass(frozen=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True):
     """Git did not answer and could not be ended: the write may still happen."""
 
 

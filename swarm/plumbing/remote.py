@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
+
 from swarm.config import shown
 from swarm.errors import Exit, GitFault, SwarmError, UsageError
 from swarm.ids import is_oid
@@ -257,20 +259,17 @@ def _malformed(remote: Remote, branch: str, tip: str, why: str) -> SwarmError:
     )
 
 
-@dataclass(frozen=True)
-class Pushed:
+class Pushed(msgspec.Struct, frozen=True):
     """The branch of the remote holds the commit now; `old` is what it held, None: it is new."""
 
     old: str | None
 
 
-@dataclass(frozen=True)
-class NotForward:
+class NotForward(msgspec.Struct, frozen=True):
     """The branch has commits that ours lacks: nothing was pushed."""
 
 
-@dataclass(frozen=True)
-class Declined:
+class Declined(msgspec.Struct, frozen=True):
     """The remote refuses, by a hook or a rule of its own: nothing was pushed."""
 
     says: str
