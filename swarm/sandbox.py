@@ -33,6 +33,11 @@ _SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix",
 )  # fmt: skip
 _ALSO_FOR_NETWORK = "/etc/resolv.conf"  # often a link into /run, which is not there
+# Below the home: programs that others on PATH are only the door to. None of them keeps a log-in.
+_TOOLCHAINS = (
+    ".pyenv", ".rbenv", ".nvm", ".volta", ".asdf", ".sdkman", ".rustup", ".bun/bin", ".deno/bin",
+    ".local/share/mise", ".local/share/uv/python", ".local/share/pnpm",
+)  # fmt: skip
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
 # `--unshare-user` for root too: a root of its own has no right over processes outside.
 # `--new-session`: the program is in no process group with bwrap, which must outlive a SIGTERM.
@@ -69,8 +74,10 @@ class Facts:
     hidden: tuple[Path, ...]  # empty folders, but for what is listed below them
     read: tuple[Path, ...]
     write: tuple[Path, ...]
-    tmpdir: Path  # private to it: its TMPDIR, /tmp and /var/tmp
-    home: tuple[Path, Path] | None = None  # (what HOME names, the folder that is shown there)
+    tmpdir: Path  # private to it
+    # (where, the folder that is shown there), as for /tmp. Each new and empty: bwrap makes mount
+    # points in them, and would follow a link that an agent had left in one.
+    empty: tuple[tuple[Path, Path], ...] = ()
     network: Network = "open"
 
 
@@ -123,13 +130,10 @@ def _mounts(facts: Facts) -> list[Mount]:
     def want(path: Path, how: Literal["read", "write", "hide"], source: str = "") -> None:
         wanted.append((path, Mount(path, how, source)))
 
-    for folder in ("/tmp", "/var/tmp"):
-        want(Path(folder), "write", str(facts.tmpdir))
     for name in _SYSTEM:
         want(Path(name), "read")
-    if facts.home is not None:
-        at, empty = facts.home
-        want(at, "write", str(empty))
+    for path, shown_there in facts.empty:
+        want(path, "write", str(shown_there))
     for path in facts.hidden:
         want(path, "hide")
     for path in facts.read:
@@ -148,7 +152,10 @@ def _mounts(facts: Facts) -> list[Mount]:
             continue
         # What lies in a folder that it writes is shown with that, and a link there, which may be
         # its own making, must not choose what else is.
-        if any(_is_inside(place, theirs) for place in (real, *(link.at for link in on_the_way))):
+        is_named = mount.how != "hide" and not mount.source
+        if is_named and any(
+            _is_inside(place, theirs) for place in (real, *(link.at for link in on_the_way))
+        ):
             continue
         links |= {link.at: link for link in on_the_way}
         found[real] = mount._replace(at=real)  # a later one wins, as `write` over `read`
@@ -253,39 +260,46 @@ def confine(
 
     Args:
         environ: the runner's own: where bwrap is looked for, and what `~` means.
-        tmpdir: private to it; an empty HOME is made in it.
+        tmpdir: private to it; what is shown as /tmp and as HOME is made in it, new at each call.
         home: a HOME that is kept, instead of that one.
         read, write: what else.
 
     Raises:
         SandboxUnusable: see `find`.
+        UsageError: see `refuse_holding`.
     """
     run = config.run
     if run.sandbox == "none":
         return spec
-    has_home = home is None
     named = Path(spec.env.get("HOME") or "/")
-    empty = None
+    new = Path(tempfile.mkdtemp(prefix=".box-", dir=tmpdir))
+    empty = [(Path("/tmp"), new / "tmp"), (Path("/var/tmp"), new / "tmp")]
     if home is None and named.is_absolute() and not is_below_system(named):
-        empty = tmpdir / ".home"
-        empty.mkdir(mode=0o700, exist_ok=True)
+        empty.append((named, new / "home"))
+    for _, place in empty:
+        place.mkdir(mode=0o700, exist_ok=True)
     hidden = (slot.tree.parent.parent, checkout)
+    visible = expanded(run.visible, environ, has_home=home is None)
+    writable = expanded(run.writable, environ, has_home=home is None)
+    refuse_holding((*read, *write, *visible, *writable), (*hidden, named))
     facts = Facts(
         cwd=spec.cwd,
         hidden=hidden,
         read=(
-            *(slot.hub, slot.record, *own_code(), *tools(spec.env, (*hidden, named)), *read),
+            *(slot.hub, *borrowed(slot.hub), slot.record, *read),
+            *(*own_code(), *tools(spec.env, (*hidden, named))),
+            *(toolchains(named) if home is None else ()),
             *(checkout / name for name in config.worktree.share),
             *named_files(spec.argv[:1]),
-            *expanded(run.visible, environ, has_home=has_home),
+            *visible,
         ),
         write=(
             *(slot.tree, slot.repo, *write),
             *((home,) if home is not None else ()),
-            *expanded(run.writable, environ, has_home=has_home),
+            *writable,
         ),
         tmpdir=tmpdir,
-        home=(named, empty) if empty is not None else None,
+        empty=tuple(empty),
         network=run.network,
     )
     bwrap = find(environ.get("PATH", os.defpath), run.network)
@@ -361,6 +375,35 @@ def tools(env: Mapping[str, str], never: Sequence[Path]) -> tuple[Path, ...]:
 
 def _holds(folder: Path, place: Path) -> bool:
     return place.is_relative_to(folder) or place.resolve().is_relative_to(folder.resolve())
+
+
+def refuse_holding(paths: Iterable[Path], never: Sequence[Path]) -> None:
+    """
+    Raises:
+        UsageError: a place that people named holds one of those that have to be hidden.
+    """
+    for path in paths:
+        held = next((place for place in never if _holds(path, place)), None)
+        if held is not None:
+            raise UsageError(
+                f"{path} is too much for a sandbox: it holds {held}",
+                hint="visible and writable below [run] in swarm.toml: name what is needed of it",
+            )
+
+
+def toolchains(home: Path) -> tuple[Path, ...]:
+    """What is installed in a home to be run."""
+    return tuple(home / name for name in _TOOLCHAINS)
+
+
+def borrowed(hub: Path) -> tuple[Path, ...]:
+    """The folders of objects that a hub of the user's own may borrow."""
+    objects = hub / "objects"
+    try:
+        lines = (objects / "info/alternates").read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return ()
+    return tuple(objects / line for line in lines if line and not line.startswith("#"))
 
 
 def named_files(words: Sequence[str]) -> tuple[Path, ...]:

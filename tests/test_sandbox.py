@@ -115,10 +115,13 @@ def test_the_root_is_read_only_and_the_program_comes_last(tree: Tree) -> None:
     assert said[-5:] == ["--remount-ro", "/", "--chdir", str(tree.root / "state/slots/s1"), "--"]
 
 
-def test_tmp_is_its_own(tree: Tree) -> None:
-    said, own = tree.words(), str(tree.root / "own-tmp")
-    places = [said[at + 1] for at, word in enumerate(said[:-1]) if word == own]
-    assert {"/tmp", own} <= set(places)
+def test_an_empty_folder_is_shown_where_another_is(tree: Tree) -> None:
+    home = tree.folder("home")
+    tree.file("home/bin/tool")
+    said = tree.words(empty=((home, tree.folder("new")),), read=(home / "bin",))
+    at = said.index(str(tree.root / "new"))
+    assert said[at - 1 : at + 2] == ["--bind-try", f"{tree.root}/new", str(home)]
+    assert at < said.index(str(home / "bin")), "and what is named of it stands over it"
 
 
 def test_a_network_is_shut_off_when_asked(tree: Tree) -> None:
@@ -208,6 +211,15 @@ def test_folders_of_path_are_tools_unless_they_hold_what_is_hidden(tree: Tree) -
     assert found == ["code/bin", "code/home/bin"]
 
 
+def test_a_hub_that_borrows_objects_shows_them(tree: Tree) -> None:
+    hub = tree.folder("hub.git")
+    assert sandbox.borrowed(hub) == ()
+    tree.folder("hub.git/objects/info")
+    (hub / "objects/info/alternates").write_text("/srv/other/objects\n# none\n../../near/objects\n")
+    found = [os.path.normpath(path) for path in sandbox.borrowed(hub)]
+    assert found == ["/srv/other/objects", str(tree.root / "near/objects")]
+
+
 def test_named_files_are_whole_paths_of_files(tree: Tree) -> None:
     file = tree.file("a/file")
     words = [str(file), str(file.parent), "file", f"--x={file}", "/" + "x" * 9000, "/nul\0", "-c"]
@@ -223,6 +235,24 @@ def test_of_the_interpreter_there_is_what_it_needs_and_not_what_else_lies_beside
 
 
 # -- refusals -------------------------------------------------------------------------------------
+
+
+@needs_bwrap
+@pytest.mark.parametrize("key", ["visible", "writable"])
+@pytest.mark.parametrize("what", ["home", "checkout", "both", "state"])
+def test_what_holds_all_that_is_hidden_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, what: str
+) -> None:
+    world = World(tmp_path, config=BWRAP)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    places = {"home": "$HOME", "checkout": world.app, "both": tmp_path, "state": world.layout.root}
+    toml = world.app / "swarm.toml"
+    toml.write_text(toml.read_text().replace("[run]\n", f'[run]\n{key} = ["{places[what]}"]\n'))
+    world.add("One")
+    said = typed(world.app, "run", "--", "/bin/true")
+    assert said.code == 2 and "is too much for a sandbox: it holds" in said.err, said.all
+    assert world.events("one") == ["added"]
+    world.close()
 
 
 @pytest.fixture
@@ -321,7 +351,7 @@ def test_a_program_that_lacks_something_in_the_sandbox_is_refused_before_it_star
     answer = typed(boxed.app, "run", "--agent", "tool")
     assert answer.code == 2, answer.all
     assert "tool does not start in the sandbox; nothing was started" in answer.err
-    assert "lib/interpreter" in answer.err and 'hint: visible = ["~/.nvm"]' in answer.err
+    assert "lib/interpreter" in answer.err and 'hint: visible = ["~/tools"]' in answer.err
     assert boxed.events("one") == ["added"]
     toml = boxed.app / "swarm.toml"
     toml.write_text(toml.read_text().replace("[run]", '[run]\nvisible = ["~/lib"]'))
@@ -482,9 +512,9 @@ def play(folder: Path, config: str) -> Scene:
         world.app, "run", "-n", "1", "--", "sh", str(agent), *scripts,
         env={"SWARM_TEST": SECRET},
     )  # fmt: skip
-    log = world.layout.attempt("r1", "one", 1) / "transcript.jsonl"
-    scene.output = f"{done.stdout}\n{done.stderr}\n{log.read_text()}"
-    for line in log.read_text().splitlines():
+    log = transcript(world)
+    scene.output = f"{done.stdout}\n{done.stderr}\n{log}"
+    for line in log.splitlines():
         word, _, number = line.partition(" ")
         if word in ("yes", "no"):
             scene.said[TRIES[int(number)].name] = word == "yes"

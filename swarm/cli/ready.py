@@ -329,12 +329,18 @@ def confined(
 
     Raises:
         SandboxUnusable: the program does not start in it, though it does outside.
+        UsageError: what is to be seen in it is too much.
     """
     run = work.config.run
     if run.sandbox == "none":
         return ()
     expanded = partial(sandbox.expanded, environ=os.environ, has_home=run.home == "user")
     read, write = adapter.sandbox.read, adapter.sandbox.write
+    home = (Path.home(),) if run.home == "user" else ()
+    sandbox.refuse_holding(
+        expanded((*read, *write, *run.visible, *run.writable)),
+        (work.checkout, work.layout.root, *home),
+    )
     if version is not None:
         complaint = sandbox.try_program(
             (program, *(adapter.version or ())),
@@ -349,7 +355,7 @@ def confined(
             raise sandbox.SandboxUnusable(
                 f"{adapter.name} does not start in the sandbox; nothing was started",
                 why=complaint,
-                hint='visible = ["~/.nvm"] below [run] in swarm.toml, or whatever it lacks',
+                hint='visible = ["~/tools"] below [run] in swarm.toml, or whatever it lacks',
             )
     lines = [
         f"sandbox {run.sandbox}, network {run.network}: it writes its worktree, and reads the hub",
