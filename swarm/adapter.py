@@ -51,7 +51,7 @@ PLACEHOLDERS = frozenset(
         "writable_roots",
     }
 )
-RESETS = ("seconds", "ms", "minutes", "hours", "epoch", "iso")  # groups of `reset`
+RESETS = ("seconds", "ms", "minutes", "hours", "epoch", "iso", "clock")  # groups of `reset`
 OWN_FOLDER = Path(".swarm/agents")  # below the checkout
 MAX_ARGUMENT = (128 << 10) - 1  # Linux: MAX_ARG_STRLEN, with the closing NUL
 _SPECIAL = ("/", "!", "#", "@", "\\", "-")  # a prompt that begins so may be a command to a program
@@ -90,7 +90,8 @@ class Locator(_Table, frozen=True, kw_only=True):
 
     in_: Source = msgspec.field(name="in", default="stdout")
     when: dict[str, Scalar] = {}  # an event that has these values; keys are dotted
-    at: str | tuple[str, ...] | None = None  # dotted, `[]`: each of a list; several are added up
+    # Dotted, `[]`: each of a list. Several are added up, one that begins with `-` is taken away.
+    at: str | tuple[str, ...] | None = None
     pattern: str | None = None  # with a group `value`; a number's may end in k or M
     cumulative: bool = False  # counts from the session's start, not the attempt's
     sum: bool = False  # all of them are added up; else the last one counts

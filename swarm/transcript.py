@@ -34,6 +34,8 @@ TRANSCRIPT = "transcript.jsonl"  # in an attempt's folder: what its agent printe
 STDERR = "stderr.log"
 REPORT = "report/usage.json"  # alone in a folder: all of it that the agent itself may write
 _FIGURES = ("cost_usd", "tokens_input", "tokens_cached", "tokens_output", "turns")
+_SPANS = {"seconds": "seconds", "ms": "milliseconds", "minutes": "minutes", "hours": "hours"}
+_ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
 _SUFFIX = {"k": 1_000, "K": 1_000, "m": 1_000_000, "M": 1_000_000}
 
 
@@ -265,15 +267,21 @@ class Transcript:
         found: list[Said],
         now: datetime,
     ) -> None:
-        for name, place in self._places:
-            if place.in_ == source and place.pattern is None and _has(event, place.when):
-                self._note(name, place, _values(event, place), found)
+        is_refusal = False
         for number, rule in self._rules:
             if rule.source == source and _has(event, rule.when):
                 if rule.text is not None and not _says(line, event, rule.text):
                     continue
                 # Resets are looked for in what was said, not in its JSON.
                 self._matched[number] = _Matched(_all_text(event) if rule.reset else "", now)
+                is_refusal = is_refusal or rule.is_ in ("limit", "login")
+        worked = self.heard, self.waits_since, self.waits_until
+        for name, place in self._places:
+            if place.in_ == source and place.pattern is None and _has(event, place.when):
+                self._note(name, place, _values(event, place), found)
+        if is_refusal:
+            # Some say it in the place of a model's answer, or with figures of nothing.
+            self.heard, self.waits_since, self.waits_until = worked
         for waiting in self.adapter.output.waiting:
             if waiting.in_ != source or not waiting.when or not _has(event, waiting.when):
                 continue
@@ -415,7 +423,15 @@ def _values(event: dict[str, Any], place: Locator) -> list[object]:
     if place.at is None:
         return []
     paths = (place.at,) if isinstance(place.at, str) else place.at
-    return [value for path in paths for value in _at_all(event, path)]
+    if not any(path.startswith("-") for path in paths):
+        return [value for path in paths for value in _at_all(event, path)]
+    added = [
+        -number if path.startswith("-") else number
+        for path in paths
+        for value in _at_all(event, path.removeprefix("-"))
+        if (number := _number(value)) is not None
+    ]
+    return [sum(added)] if added else []
 
 
 def _at_all(value: object, path: str) -> Iterable[object]:
@@ -517,29 +533,40 @@ def _reset_in(text: str, patterns: Sequence[str], now: datetime) -> datetime | N
     """
     for pattern in patterns:
         match = re.search(pattern, text)
-        if match is None:
-            continue
-        for name, said in match.groupdict().items():
-            at = _moment(name, said, now) if said is not None else None
-            if at is not None:
-                return min(max(at, now), now + MAX_WAIT)
+        said = {name: word for name, word in match.groupdict().items() if word} if match else {}
+        at = _moment(said, now)
+        if at is not None:
+            return min(max(at, now), now + MAX_WAIT)
     return None
 
 
-def _moment(name: str, said: str, now: datetime) -> datetime | None:
+def _moment(said: Mapping[str, str], now: datetime) -> datetime | None:
+    """A time by the groups of one match: `6m0s` is minutes and seconds."""
     try:
-        match name:
-            case "iso":
-                at = datetime.fromisoformat(said)
-                return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-            case "epoch":
-                seconds = float(said)
-                # Some write milliseconds.
-                return datetime.fromtimestamp(seconds / 1000 if seconds > 1e11 else seconds, UTC)
-            case "ms":
-                return now + timedelta(milliseconds=float(said))
-            case "seconds" | "minutes" | "hours":
-                return now + timedelta(**{name: float(said)})
+        spans = {_SPANS[name]: float(word) for name, word in said.items() if name in _SPANS}
+        if spans:
+            return now + timedelta(**spans)
+        if "iso" in said:
+            at = datetime.fromisoformat(said["iso"])
+            return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        if "epoch" in said:
+            seconds = float(said["epoch"])
+            # Some write milliseconds.
+            return datetime.fromtimestamp(seconds / 1000 if seconds > 1e11 else seconds, UTC)
+        if "clock" in said:
+            return _clock(said["clock"], now)
     except (ValueError, OverflowError, OSError):
         return None
     return None
+
+
+def _clock(said: str, now: datetime) -> datetime:
+    """`1:26 AM`, or `Dec 4th, 2026 1:16 AM` where it is another day: as this machine's clock shows
+    it, which is the agent's too. It may have struck since it was said: then it is that of today.
+    """
+    words = _ORDINAL.sub("", said)
+    here = now.astimezone()
+    if "," in words:
+        return datetime.strptime(words, "%b %d, %Y %I:%M %p").astimezone()
+    time = datetime.strptime(words, "%I:%M %p").time()
+    return datetime.combine(here.date(), time).astimezone()

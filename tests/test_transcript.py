@@ -449,6 +449,11 @@ def test_an_agent_that_waits_for_its_provider_says_until_when(
         ("until 2026-01-01T05:04:05+01:00", NOW + timedelta(hours=1)),
         ("until 2020-01-01T00:00:00Z", NOW),  # passed: now
         ("try again in 99999999 s", NOW + timedelta(days=8)),  # nobody waits longer
+        ("try again in 1h6m", NOW + timedelta(hours=1, minutes=6)),
+        ("try again in 6m", NOW + timedelta(minutes=6)),
+        ("try again at 11:30 PM.", datetime(2026, 1, 1, 23, 30).astimezone()),
+        ("try again at Jan 3rd, 2026 1:16 AM.", datetime(2026, 1, 3, 1, 16).astimezone()),
+        ("try again at Foo 3rd, 2026 1:16 AM.", None),
         ("try again in 1e999 s", None),
         ("until 2026-99-99T00:00:00Z", None),
         ("soon", None),
@@ -461,13 +466,40 @@ def test_when_a_limit_ends_is_found_in_what_was_said(
 [[outcome]]
 is = "limit"
 when = { type = "error" }
-reset = ['in (?P<seconds>[\de.]+) s', 'reset_at=(?P<epoch>\d+)', 'until (?P<iso>[\dTZ:+-]+)']
+reset = ['in (?P<seconds>[\de.]+) s', 'reset_at=(?P<epoch>\d+)', 'until (?P<iso>[\dTZ:+-]+)',
+         'in (?:(?P<hours>\d+)h)?(?P<minutes>\d+)m', 'at (?P<clock>.+[AP]M)']
 """
     (tmp_path / "attempt").mkdir()
     one = Agent(tmp_path / "attempt", mine(checkout, tail=tail))
     one.print(lines({"type": "error", "error": {"message": said}}))
     one.said()
     assert one.transcript.judge(1, None) == Judgement("limit", None, wanted)
+
+
+def test_a_refusal_is_no_work_of_the_model(agent: Callable[..., Agent]) -> None:
+    """Some programs print it in the place of the model's answer, with figures of nothing."""
+    one = agent(
+        WAITING,
+        tail='[[outcome]]\nis = "limit"\nwhen = { type = "say", error = "rate_limit" }\n',
+    )
+    one.print(lines({"type": "retry", "status": 429, "delay": 90_000}))
+    one.print(lines({"type": "say", "error": "rate_limit", "parts": [{"text": "no"}]}))
+    one.said()
+    assert (one.transcript.heard, one.transcript.doing) == (0, "no")
+    assert one.transcript.waits_since == NOW, "it still waits"
+    one.print(lines({"type": "say", "parts": [{"text": "yes"}]}))
+    one.said()
+    assert one.transcript.heard > 0 and one.transcript.waits_since is None
+
+
+@pytest.mark.parametrize(("all_of_them", "wanted"), [(2500, 100), (2400, 0), (2300, None)])
+def test_a_part_can_be_taken_away(
+    agent: Callable[..., Agent], all_of_them: int, wanted: int | None
+) -> None:
+    one = agent('tokens_output = { when = { type = "end" }, at = ["all", "-in"] }\n')
+    one.print(lines({"type": "end", "all": all_of_them, "in": 2400}))
+    one.said()
+    assert one.transcript.usage().tokens_output == wanted
 
 
 @given(st.lists(st.binary(max_size=200), max_size=20), st.integers(1, 64))

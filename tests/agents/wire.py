@@ -67,7 +67,8 @@ class Usage:
 
     input: int = 1200  # all, those from the cache too
     cached: int = 200
-    output: int = 50
+    output: int = 50  # all, reasoning too
+    reasoning: int = 0
 
 
 @dataclass(frozen=True)
@@ -267,7 +268,7 @@ def _write_chat(asked: Asked, said: Answer) -> tuple[Json, list[Event]]:
         "completion_tokens": said.usage.output,
         "total_tokens": said.usage.input + said.usage.output,
         "prompt_tokens_details": {"cached_tokens": said.usage.cached},
-        "completion_tokens_details": {"reasoning_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": said.usage.reasoning},
     }
     base = {"id": new_id("chatcmpl-"), "created": int(time.time()), "model": asked.model}
     calls = [
@@ -300,7 +301,7 @@ def _write_responses(asked: Asked, said: Answer) -> tuple[Json, list[Event]]:
         "input_tokens": said.usage.input,
         "input_tokens_details": {"cached_tokens": said.usage.cached},
         "output_tokens": said.usage.output,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": said.usage.reasoning},
         "total_tokens": said.usage.input + said.usage.output,
     }
     items: list[Json] = []
@@ -372,7 +373,9 @@ def _write_gemini(asked: Asked, said: Answer) -> tuple[Json, list[Event]]:
         "usageMetadata": {
             "promptTokenCount": said.usage.input,
             "cachedContentTokenCount": said.usage.cached,
-            "candidatesTokenCount": said.usage.output,
+            # Google counts thoughts apart from candidates; the others as a part of the output.
+            "candidatesTokenCount": said.usage.output - said.usage.reasoning,
+            "thoughtsTokenCount": said.usage.reasoning,
             "totalTokenCount": said.usage.input + said.usage.output,
         },
         "modelVersion": asked.model,
