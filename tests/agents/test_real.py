@@ -56,7 +56,7 @@ def test_it_edits_commits_and_lands_and_what_it_used_is_known(name: str, tmp_pat
         (attempt,) = project.attempts("make-it")
         usage = attempt["usage"]
         asked = [one for one in server.requests() if not one.is_side]
-        assert "Write made.txt." in asked[0].prompt
+        assert any("Write made.txt." in one.text for one in asked[0].asked.said)
         calls = len(server.requests())
         assert usage["tokens_output"] >= 50
         assert 1200 <= usage["tokens_input"] <= 1200 * calls
