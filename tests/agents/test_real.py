@@ -15,7 +15,9 @@ import pytest
 
 from swarm import process
 from tests.agents.drive import DRIVEN, Project, edit, edit_by_text, need
+from tests.agents.install import CACHE
 from tests.agents.model_server import ModelServer
+from tests.test_sandbox import needs_bwrap
 
 ALL = list(DRIVEN)
 pytestmark = pytest.mark.agents
@@ -234,3 +236,24 @@ def test_a_mixed_team_of_real_programs_lands_everything(tmp_path: Path) -> None:
         costs = json.loads(project.swarm("costs", "--json").stdout)
         assert {one["name"] for one in costs["adapters"]} <= {"claude", "codex"}
         assert costs["total"]["attempts"] == 6
+
+
+@needs_bwrap
+@pytest.mark.parametrize("name", ["claude", "codex", "gemini"])
+def test_confined_it_lands_and_sees_no_more_than_its_slot(name: str, tmp_path: Path) -> None:
+    need(name)
+    look = f"cat {tmp_path}/home/secret > seen.txt; ls {tmp_path}/app > app.txt; true"
+    made = edit("made.txt", "hello", "all")["steps"]
+    made[0]["shell"] = made[0]["shell"].replace("git add made.txt", "git add -A")
+    script = {"steps": [{"shell": look}, *made]}
+    settings = f'[run]\nsandbox = "bwrap"\nvisible = ["{CACHE}"]\n'
+    with ModelServer(script) as server:
+        project = play(name, tmp_path, server, settings)
+        (tmp_path / "home/secret").write_text("a secret")
+        project.task("Make it")
+        done = project.run()
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "sandbox bwrap" in done.stdout
+        assert project.landed("made.txt") == "hello"
+        assert project.landed("seen.txt") == "", "another file of HOME is not there"
+        assert "README.md" not in project.landed("app.txt"), "nor is the checkout"
