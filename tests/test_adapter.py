@@ -20,6 +20,7 @@ from swarm.adapter import (
 )
 from swarm.errors import NotFound, UsageError
 
+PROGRAMS = ["aider", "claude", "codex", "copilot", "gemini", "mini-swe-agent", "opencode", "qwen"]
 VALUES = Placeholders(
     prompt_file=Path("/state/runs/r7/t/2/prompt.md"),
     report_file=Path("/state/runs/r7/t/2/report/usage.json"),
@@ -97,7 +98,7 @@ def words(adapter: Adapter, tmp_path: Path, **changed: Any) -> list[str]:
 
 
 def test_the_built_in_adapters_are_sound() -> None:
-    assert names(None) == ["claude", "codex", "command", "scripted"]
+    assert names(None) == sorted([*PROGRAMS, "command", "scripted"])
     for name in names(None):
         assert load(name, None).name == name
 
@@ -107,7 +108,7 @@ def test_a_checkouts_own_adapter_is_listed_and_overrides(checkout: Path) -> None
     write(checkout, MINIMAL.replace('"mine"', '"claude"').replace("{output}", "text"), "claude")
     (checkout / ".swarm/agents/notes.md").write_text("not an adapter")
     write(checkout, "", "Not A Name")
-    assert names(checkout) == ["claude", "codex", "command", "mine", "scripted"]
+    assert names(checkout) == sorted([*names(None), "mine"])
     assert load("claude", checkout).program is None
     assert load("claude", None).program == "claude"
 
@@ -199,7 +200,7 @@ def test_claudes_command_line(tmp_path: Path) -> None:
         load("claude", None), tmp_path, options={"resume": "934c"}, permission="limited"
     )
     assert resumed[4:6] == ["--resume", "934c"]
-    assert resumed[6:8] == ["--permission-mode", "dontAsk"]
+    assert resumed[6:8] == ["--permission-mode", "acceptEdits"]
     assert resumed[-1] == "--"
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from swarm import breaker, probe
-from swarm.adapter import load
+from swarm.adapter import load, names
 from swarm.breaker import Breaker
 from swarm.output.agents import shell_word
 from swarm.probe import logged_in
@@ -124,17 +124,20 @@ def processes() -> list[str]:
 def test_the_list_says_of_each_whether_it_is_there_and_which_version(agents: Bench) -> None:
     claude = agents.program("claude", 'echo "2.1.332 (Claude Code)"')
     found = agents.json("list")
-    assert [line["name"] for line in found["agents"]] == ["claude", "codex", "command", "scripted"]
-    there, missing, typed_one, ours = found["agents"]
+    assert [line["name"] for line in found["agents"]] == names(None)
+    line_of = {line["name"]: line for line in found["agents"]}
+    there, missing = line_of["claude"], line_of["codex"]
+    typed_one, ours = line_of["command"], line_of["scripted"]
     assert (there["path"], there["version"]) == (str(claude), "2.1.332")
     assert (missing["program"], missing["path"], missing["version"]) == ("codex", None, None)
     assert typed_one["program"] is None and typed_one["path"] is None
     assert ours["path"] is not None, "{python} is filled in"
     assert {line["origin"] for line in found["agents"]} == {"built_in"}
     text = agents("list").splitlines()
-    assert text[1].split()[:5] == ["claude", "built", "in", "found", "2.1.332"]
-    assert text[2].split()[:4] == ["codex", "built", "in", "missing"]
-    assert text[-1] == "4 agents; more of one: swarm agents check NAME"
+    words = {line.split()[0]: line.split() for line in text[1:]}
+    assert words["claude"][1:5] == ["built", "in", "found", "2.1.332"]
+    assert words["codex"][1:4] == ["built", "in", "missing"]
+    assert text[-1] == f"{len(names(None))} agents; more of one: swarm agents check NAME"
 
 
 def test_a_checkouts_own_file_wins_and_is_marked(agents: Bench) -> None:
@@ -146,7 +149,8 @@ def test_a_checkouts_own_file_wins_and_is_marked(agents: Bench) -> None:
     assert (own["origin"], own["is_override"], own["version"]) == ("checkout", False, "0.3.0-beta")
     assert over["file"] == str(agents.world.app / ".swarm/agents/claude.toml")
     lines = agents("list").splitlines()
-    assert [line[10:27].strip() for line in lines if line.startswith("claude ")] == [
+    at = lines[0].index("file")
+    assert [line[at : at + 17] for line in lines if line.startswith("claude ")] == [
         "own, for built-in"
     ]
 
@@ -169,7 +173,7 @@ def test_a_broken_file_is_a_line_and_costs_the_others_nothing(
     assert why in line["error"]["what"]
     assert agents.line("claude")["version"] == "2.0.1"
     out = " ".join(agents("list").split())
-    assert "2.0.1" in out and "5 agents" in out
+    assert "2.0.1" in out and f"{len(names(None)) + 1} agents" in out
     assert why in out
     assert agents.said("check", "mine").code == 2
     assert why in agents.said("show", "mine").err
@@ -193,7 +197,7 @@ def test_outside_a_checkout_what_is_built_in_is_listed(agents: Bench, tmp_path: 
 
 def test_a_wrong_configuration_does_not_hide_the_agents(agents: Bench) -> None:
     (agents.world.app / "swarm.toml").write_text("format = 1\nnonsense = 1\n")
-    assert "4 agents" in agents("list")
+    assert f"{len(names(None))} agents" in agents("list")
     agents.program("claude")
     found = agents.json("check", "claude", code=2)
     assert "nonsense" in json.dumps(found["wrong"]) and found["version"] == "1.2.3"
@@ -202,12 +206,12 @@ def test_a_wrong_configuration_does_not_hide_the_agents(agents: Bench) -> None:
 def test_all_are_asked_at_once_and_none_can_hold_it_up(agents: Bench, quick: float) -> None:
     """Eight programs that hang at both questions: one after the other they would take 16 s."""
     for number in range(8):
-        agents.program(f"a{number}", HANG)
-        agents.adapter(f"a{number}", tables='[login]\nargv = ["status"]')
+        agents.program(f"hang{number}", HANG)
+        agents.adapter(f"hang{number}", tables='[login]\nargv = ["status"]')
     began = time.monotonic()
     found = agents.json("list")["agents"]
     assert time.monotonic() - began < 5 * quick
-    hung = [line for line in found if line["name"].startswith("a")]
+    hung = [line for line in found if line["name"].startswith("hang")]
     assert [(line["path"] is not None, line["version"], line["logged_in"]) for line in hung] == [
         (True, None, None)
     ] * 8
@@ -570,14 +574,14 @@ def test_show_says_what_the_file_says(agents: Bench) -> None:
     assert "loudly-not" not in out, "names, and no values"
 
 
-@pytest.mark.parametrize("name", ["claude", "codex", "command", "scripted"])
+@pytest.mark.parametrize("name", names(None))
 def test_what_is_built_in_is_shown_within_a_screens_width(agents: Bench, name: str) -> None:
     out = agents("show", name)
     folder = str(Path(__file__).resolve().parent.parent)
     lines = [line for line in out.splitlines() if folder not in line]
     assert max(map(len, lines)) <= 100
     assert f"swarm agents check {name}" in out
-    assert [end["is"] for end in agents.json("show", name)["outcomes"]].count("success") == 1
+    assert [end["is"] for end in agents.json("show", name)["outcomes"]].count("success") >= 1
 
 
 # What is secret, and what is foreign
