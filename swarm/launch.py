@@ -100,6 +100,8 @@ def start(launch: Launch) -> process.Child:
     _put_command(launch.commands)
     launch.report.parent.mkdir(exist_ok=True)
     launch.report.unlink(missing_ok=True)
+    # A sandbox of the program's own mounts each writable root: one that is not there ends it.
+    (launch.slot.repo / "logs").mkdir(exist_ok=True)
     if launch.question_folder is not None:
         launch.question_folder.mkdir(parents=True, exist_ok=True)
     return process.start(_confined(launch, spec_of(launch)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -47,8 +48,9 @@ class Kind:
     limited: bool = True  # has something between asking and everything
     expands: bool = False  # reads `@path` of a prompt as a file
     tools: bool = True  # the model works by tools, not by text
-    quick: bool = True  # gives up on an error of the provider within seconds
-    edits: Json = field(default_factory=dict)  # a script that lands a change, if not `work`
+    tries: int | None = 1  # requests until it gives up on a provider's error; None: for minutes
+    reset: Json | None = None  # an error by which it learns when its limit ends: in 3 seconds
+    reset_env: dict[str, str] = field(default_factory=dict)  # it learns that only with this
 
     @property
     def folder(self) -> Path:
@@ -120,17 +122,42 @@ KINDS = (
         env=lambda url: {
             "ANTHROPIC_BASE_URL": url,
             "ANTHROPIC_API_KEY": KEY,
-            "CLAUDE_CODE_MAX_RETRIES": "1",
+            "CLAUDE_CODE_MAX_RETRIES": "0",
         },
         cost=True,
         turns=2,
         expands=True,
+        reset={
+            "status": 429,
+            "headers": {
+                "anthropic-ratelimit-unified-status": "rejected",
+                "anthropic-ratelimit-unified-reset": "${NOW+3}",
+                "anthropic-ratelimit-unified-representative-claim": "five_hour",
+            },
+        },
+        # of a subscription, not of a key
+        reset_env={"ANTHROPIC_API_KEY": "", "CLAUDE_CODE_OAUTH_TOKEN": KEY},
     ),
     Kind(
         adapter="codex",
         program="codex",
         env=lambda url: {"OPENAI_API_KEY": KEY},
         files=_codex_files,
+        reset={
+            "events": [
+                {
+                    "type": "response.failed",
+                    "response": {
+                        "id": "resp_1",
+                        "error": {
+                            "code": "rate_limit_exceeded",
+                            "message": "Rate limit reached for gpt-5 on tokens per min (TPM): "
+                            "Limit 30000, Used 22999. Please try again in 3.02s.",
+                        },
+                    },
+                }
+            ]
+        },
     ),
     Kind(
         adapter="gemini",
@@ -139,6 +166,7 @@ KINDS = (
         files=_gemini_files,
         model="gemini-2.5-pro",  # of itself it would ask a smaller one which to take
         expands=True,
+        reset={"status": 429, "retry_after": 3},
     ),
     Kind(
         adapter="opencode",
@@ -147,7 +175,7 @@ KINDS = (
         files=_opencode_files,
         cost=True,
         turns=2,
-        quick=False,
+        tries=None,
     ),
     Kind(
         adapter="qwen",
@@ -159,7 +187,7 @@ KINDS = (
         },
         turns=2,
         expands=True,
-        quick=False,
+        tries=None,
     ),
     Kind(
         adapter="copilot",
@@ -171,7 +199,7 @@ KINDS = (
             "COPILOT_OFFLINE": "true",
         },
         turns=2,
-        quick=False,
+        tries=None,
     ),
     Kind(
         adapter="aider",
@@ -186,7 +214,7 @@ KINDS = (
         tokens=(1200, None, 50),
         sessions=False,
         tools=False,
-        quick=False,
+        tries=None,
     ),
     Kind(
         adapter="mini-swe-agent",
@@ -202,6 +230,7 @@ KINDS = (
         turns=2,
         sessions=False,
         limited=False,
+        tries=3,
     ),
 )
 
@@ -295,6 +324,21 @@ class Bench:
         runs = [run.runner for run in self.world.ledger.view().runs()]
         return [found for runner in runs for found in process.find_marked(f"{runner}.")]
 
+    def forget_sessions(self) -> None:
+        """Each HOME as it was before the first run: with the program's configuration, no more."""
+        for home in self.world.layout.homes.iterdir():
+            shutil.rmtree(home)
+        self.settle()
+
+    def settle(self) -> None:
+        """What the programs read from their HOME, in that of each slot."""
+        for kind in self.kinds:
+            for path, text in kind.files(self.server.url).items():
+                for slot in range(1, 5):
+                    place = self.world.layout.homes / f"s{slot}" / path
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    place.write_text(text, "utf-8")
+
     def said(self) -> str:
         """The end of what every agent printed: for a failure."""
         texts = []
@@ -329,15 +373,11 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
             git(world.app, "add", "swarm.toml")
             git(world.app, "commit", "-q", "-m", "adopted")
             git(world.app, "push", "-q", "swarm", "main")
-            for kind in kinds:
-                for slot in range(1, 5):
-                    for path, text in kind.files(server.url).items():
-                        place = world.layout.homes / f"s{slot}" / path
-                        place.parent.mkdir(parents=True, exist_ok=True)
-                        place.write_text(text, "utf-8")
             marks = tmp_path / "marks"
             marks.mkdir()
-            return Bench(world, server, kinds, marks)
+            at = Bench(world, server, kinds, marks)
+            at.settle()
+            return at
 
         yield build
         for world in made:

@@ -18,7 +18,8 @@ holds, else the name in the base URL (`server.base(name)`), else `default`.
      "stalls": [{"at": 0, "times": 1}],                no answer until the server is closed
      "usage": {"input": 1200, "cached": 200, "output": 50}}
 
-In text of a step `${N}` is the step's number.
+In text of a step `${N}` is the step's number; in an error `${NOW+5}` is the time in five seconds, in
+seconds since 1970.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import re
 import shlex
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -54,6 +56,7 @@ _CONTENT_KEYS = ("content", "file_text")
 
 _MARK = re.compile(r"\[\[PLAY\s+(?=\{|[\w.-]+\s*\]\])")
 _NAME = re.compile(r"[\w.-]+")
+_NOW = re.compile(r"\$\{NOW\+(\d+)\}")
 _PREFIX = re.compile(r"/r/([\w.-]+)/")
 # What programs put around or beside the words of a user.
 _WRAPPED = re.compile(r"<(system-reminder|environment_context|session_context)>.*?</\1>", re.S)
@@ -72,6 +75,7 @@ class Request:
     is_side: bool  # a program's own question (a title, a summary), not the agent's
     status: int  # 0: never answered
     calls: tuple[str, ...]  # tools
+    at: float  # seconds since 1970
 
     @property
     def prompt(self) -> str:
@@ -228,6 +232,12 @@ def _last_prompt(asked: Asked) -> int:
 
 def _numbered(step: Json, number: int) -> Json:
     text = json.dumps(step).replace("${N}", str(number))
+    return dict(json.loads(text))
+
+
+def _dated(refusal: Json) -> Json:
+    now = int(time.time())
+    text = _NOW.sub(lambda match: str(now + int(match[1])), json.dumps(refusal))
     return dict(json.loads(text))
 
 
@@ -394,6 +404,7 @@ class _Handler(BaseHTTPRequestHandler):
                 is_side=turn.is_side,
                 status=status,
                 calls=tuple(call.name for call in turn.answer.calls) if status == 200 else (),
+                at=time.time(),
             )
         )
 
@@ -403,6 +414,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._stream([wire.Event(one.get("type"), one) for one in refusal["events"]])
         status, retry_after = refusal["status"], refusal.get("retry_after")
         message = refusal.get("message", f"scripted {status} error")
+        refusal = _dated(refusal)
         made = refusal.get("body") or wire.error(asked.protocol, status, message, retry_after)
         headers = dict(refusal.get("headers", {}))
         if retry_after is not None:

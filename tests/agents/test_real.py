@@ -11,8 +11,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.agents.conftest import Bench, Kind, kinds
+from swarm.adapter import load
+from swarm.errors import Exit
+from swarm.ledger.view import State
+from tests.agents.conftest import PATIENCE, Bench, Kind, kind_of, kinds, need
 from tests.agents.wire import Json
+from tests.world import until
 
 pytestmark = pytest.mark.slow
 
@@ -24,11 +28,6 @@ def work(kind: Kind, name: str) -> Json:
     made = {"write": {"path": f"{name}.txt", "content": f"{name}\n"}}
     commit = {"shell": f"echo {name} > {name}.txt; git add -A; git commit -q -m 'add {name}'"}
     return {"steps": [commit if kind.tools else made, {"text": "Done: it is there."}]}
-
-
-def refuse(kind: Kind, status: int, **more: object) -> Json:
-    """The provider says no, and goes on when the program has been told."""
-    return {**work(kind, "made"), "errors": [{"status": status, **more}]}
 
 
 # -- all goes well --------------------------------------------------------------------------------
@@ -44,7 +43,8 @@ def test_it_works_commits_and_lands_and_what_it_used_is_booked(bench: Build, kin
     assert re.search(r"landed +1 ", said)
     (attempt,) = at.attempts("made")
     assert (attempt["adapter"], attempt["event"], attempt["commits"]) == (kind.adapter, "landed", 1)
-    assert attempt["left_by_agent"] is None or not any(attempt["left_by_agent"].values())
+    left = attempt["left_by_agent"]
+    assert (left["uncommitted"], left["untracked"]) == (0, 0), "no file of the program's own"
     used = attempt["usage"]
     assert (used["cost_usd"] is not None) == kind.cost
     figures = (used["tokens_input"], used["tokens_cached"], used["tokens_output"])
@@ -60,3 +60,206 @@ def test_it_works_commits_and_lands_and_what_it_used_is_booked(bench: Build, kin
     assert not any("SECRET-OF-README" in str(one.body) for one in sent), "@path is text"
     name = r"\@README.md" if kind.expands else "@README.md"
     assert name in sent[0].asked.user_text
+
+
+# -- the provider says no -------------------------------------------------------------------------
+
+
+@kinds()
+def test_a_key_that_the_provider_refuses_ends_the_run_and_says_what_to_do(
+    bench: Build, kind: Kind
+) -> None:
+    at = bench(kind)
+    at.server.script("made", {**work(kind, "made"), "errors": [{"status": 401}]})
+    at.task("made")
+    said = at.run(ok=Exit.LIMITED)
+    (attempt,) = at.attempts("made")
+    assert (attempt["outcome"], attempt["strike"]) == ("not_logged_in", False)
+    hints = [rule.hint for rule in load(kind.adapter, None).outcome if rule.is_ == "login"]
+    assert any(hint and hint in said for hint in hints), said
+    assert at.state("made") is State.OPEN
+
+
+@kinds(lambda kind: kind.tries)
+def test_a_provider_that_refuses_or_fails_is_nobodys_strike(bench: Build, kind: Kind) -> None:
+    at = bench(kind)
+    assert kind.tries is not None
+    errors = [{"status": status, "times": kind.tries} for status in (429, 500)]
+    at.server.script("made", {**work(kind, "made"), "errors": errors})
+    at.task("made", header="strikes: 1\n")
+    at.run()
+    refused, failed, landed = at.attempts("made")
+    for attempt in (refused, failed):
+        assert (attempt["outcome"], attempt["strike"]) == ("provider_limit", False), attempt
+    assert landed["event"] == "landed"
+    statuses = [one.status for one in at.server.requests("made") if not one.is_side]
+    assert statuses[: 2 * kind.tries] == [429] * kind.tries + [500] * kind.tries
+
+
+@kinds(lambda kind: kind.reset)
+def test_a_limit_that_names_its_end_is_waited_for(bench: Build, kind: Kind) -> None:
+    assert kind.reset is not None
+    at = bench(kind, env=kind.reset_env)
+    at.server.script("made", {**work(kind, "made"), "errors": [{**kind.reset, "times": 1}]})
+    at.task("made")
+    at.run()
+    refused, landed = at.attempts("made")
+    assert (refused["outcome"], landed["event"]) == ("provider_limit", "landed")
+    first, second, *_ = [one.at for one in at.server.requests("made") if not one.is_side]
+    # Of a pause that nobody named the first is one second.
+    assert second - first >= 2.0
+
+
+@kinds(lambda kind: kind.adapter == "aider")
+def test_one_that_tries_again_and_again_is_ended_and_the_account_waits(
+    bench: Build, kind: Kind
+) -> None:
+    at = bench(kind, limits='patience = "2s"')
+    at.server.script("made", {**work(kind, "made"), "errors": [{"status": 429}]})
+    at.task("made")
+    runs = at.start()
+    until(lambda: at.outcomes("made")[:1] == ["provider_limit"], "it is ended", limit=PATIENCE)
+    at.server.script("made", work(kind, "made"))
+    said, _ = runs.communicate(timeout=PATIENCE)
+    assert runs.returncode == 0, said
+    assert at.attempts("made")[-1]["event"] == "landed"
+
+
+# -- it does not come to its end ------------------------------------------------------------------
+
+
+@kinds(lambda kind: kind.tools)
+def test_one_that_gets_no_answer_is_ended_and_tried_again(bench: Build, kind: Kind) -> None:
+    at = bench(kind, limits='attempt = "8s"')
+    at.server.script("made", {**work(kind, "made"), "stalls": [{"at": 0, "times": 1}]})
+    at.task("made", header="strikes: 9\n")  # a slow machine may need several starts
+    at.run()
+    *hung, landed = at.attempts("made")
+    assert {attempt["outcome"] for attempt in hung} == {"timed_out"}
+    assert (hung[0]["strike"], landed["event"]) == (True, "landed")
+
+
+@kinds(lambda kind: kind.tools)
+def test_one_that_is_killed_at_work_leaves_its_work_to_the_next(bench: Build, kind: Kind) -> None:
+    at = bench(kind)
+    half = "echo half > half.txt; git add half.txt; git commit -q -m half; echo more > more.txt"
+    once = f"[ -e {at.marks}/once ] || {{ touch {at.marks}/once; {half}; kill -KILL $PPID; }}"
+    at.server.script("made", {"steps": [{"shell": once}, *work(kind, "made")["steps"]]})
+    at.task("made")
+    at.run()
+    killed, landed = at.attempts("made")
+    assert (killed["outcome"], killed["strike"], landed["event"]) == (
+        "agent_failed",
+        True,
+        "landed",
+    )
+    files = ("half.txt", "more.txt", "made.txt")
+    assert [at.world.file(path) for path in files] == ["half\n", "more\n", "made\n"]
+
+
+@kinds(lambda kind: kind.turns and kind.tools)
+def test_one_that_takes_too_many_turns_is_ended(bench: Build, kind: Kind) -> None:
+    at = bench(kind, limits="turns = 2")
+    at.server.script("made", {"steps": [{"shell": "echo turn ${N}"}]})
+    at.task("made", header="strikes: 1\n")
+    at.run(ok=Exit.NO)
+    (attempt,) = at.attempts("made")
+    assert (attempt["outcome"], attempt["strike"]) == ("over_limit", True)
+    assert at.state("made") is State.PARKED
+
+
+@kinds(lambda kind: not kind.turns)
+def test_turns_of_one_that_tells_none_cannot_be_limited(bench: Build, kind: Kind) -> None:
+    at = bench(kind, limits="turns = 2")
+    at.task("made")
+    assert "turns" in at.run(ok=Exit.USAGE)
+    assert at.server.requests() == []
+
+
+# -- it goes on -----------------------------------------------------------------------------------
+
+
+@kinds(lambda kind: kind.sessions)
+def test_a_run_that_was_stopped_goes_on_with_its_session(bench: Build, kind: Kind) -> None:
+    at = bench(kind)
+    half = "echo half > half.txt; git add half.txt; git commit -q -m half; echo more > more.txt"
+    waits = {"shell": f"{half}; touch {at.marks}/begun; sleep 300"}
+    at.server.script("made", {"steps": [waits, {"text": "never"}]})
+    at.task("made", body="The words of the first prompt.")
+    runs = at.start()
+    until((at.marks / "begun").exists, "its tool works", limit=PATIENCE)
+    assert at.swarm("stop", "--now").returncode == 0
+    said, _ = runs.communicate(timeout=PATIENCE)
+    assert at.left_over() == []
+    (stopped,) = at.attempts("made")
+    assert (stopped["outcome"], stopped["strike"]) == ("stopped", False), said
+    before = len(at.server.requests())
+    at.server.script("made", {"steps": [{"text": "Done: it is there."}]})
+    at.run()
+    landed = at.attempts("made")[-1]
+    assert landed["event"] == "landed"
+    assert landed["usage"]["session"] == stopped["usage"]["session"] is not None
+    assert [at.world.file(path) for path in ("half.txt", "more.txt")] == ["half\n", "more\n"]
+    asked = next(one.asked for one in at.server.requests()[before:] if not one.is_side)
+    assert "The words of the first prompt." in asked.user_text, "its session knows it"
+    assert "You were interrupted" in asked.user_text
+    if kind.tokens is not None:
+        assert landed["usage"]["tokens_output"] in (50, 100), "only what was used since is booked"
+
+
+@kinds(lambda kind: kind.sessions)
+def test_a_session_that_is_gone_costs_nothing(bench: Build, kind: Kind) -> None:
+    at = bench(kind)
+    at.server.script("made", {"steps": [{"shell": f"touch {at.marks}/begun; sleep 300"}]})
+    at.task("made", header="strikes: 1\n")
+    runs = at.start()
+    until((at.marks / "begun").exists, "its tool works", limit=PATIENCE)
+    assert at.swarm("stop", "--now").returncode == 0
+    runs.communicate(timeout=PATIENCE)
+    at.forget_sessions()
+    at.server.script("made", work(kind, "made"))
+    at.run()
+    stopped, landed = at.attempts("made")
+    assert (stopped["outcome"], landed["event"]) == ("stopped", "landed")
+    assert landed["usage"]["session"] != stopped["usage"]["session"]
+
+
+# -- what it may ----------------------------------------------------------------------------------
+
+
+@kinds(lambda kind: kind.limited)
+def test_with_limited_permission_it_still_works_and_commits(bench: Build, kind: Kind) -> None:
+    at = bench(kind, run='permission = "limited"')
+    write = {"write": {"path": "made.txt", "content": "made\n"}}
+    commit = {"shell": "git add -A && git commit -q -m made && git log -1 --format=%s"}
+    steps = [write, commit] if kind.tools else [write]
+    at.server.script("made", {"steps": [*steps, {"text": "Done."}]})
+    at.task("made")
+    at.run()
+    (attempt,) = at.attempts("made")
+    assert attempt["event"] == "landed"
+    assert attempt["left_by_agent"]["untracked"] == 0, "it could commit"
+
+
+# -- several --------------------------------------------------------------------------------------
+
+
+@need("claude", "codex")
+def test_a_mixed_team_does_all_tasks(bench: Build) -> None:
+    at = bench(kind_of("claude"), kind_of("codex"))
+    names = [f"part-{number}" for number in range(6)]
+    for name in names:
+        at.server.script(name, work(kind_of("claude"), name))
+        at.task(name)
+    done = at.swarm("run", "--agents", "claude:2,codex:2")
+    assert done.returncode == 0, done.stdout + at.said()
+    assert at.left_over() == []
+    at.world.step()
+    for name in names:
+        assert at.world.file(f"{name}.txt") == f"{name}\n"
+    found = at.json("costs")
+    assert [line["name"] for line in found["adapters"]] == ["claude", "codex"], "both worked"
+    assert found["total"]["tokens_input"] == 2400 * len(names)
+    claude, codex = found["adapters"]
+    assert claude["cost_usd"] > 0 and codex["cost_usd"] is None
+    assert found["total"]["attempts_unknown"] == codex["attempts"]
