@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -355,7 +355,7 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
         made: list[World] = []
 
         def build(
-            *kinds: Kind, limits: str = "", run: str = "", env: Mapping[str, str] | None = None
+            *kinds: Kind, limits: str = "", run: str = "", env: dict[str, str] | None = None
         ) -> Bench:
             values: dict[str, str] = {}
             for kind in kinds:

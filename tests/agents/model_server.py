@@ -18,8 +18,8 @@ holds, else the name in the base URL (`server.base(name)`), else `default`.
      "stalls": [{"at": 0, "times": 1}],                no answer until the server is closed
      "usage": {"input": 1200, "cached": 200, "output": 50}}
 
-In text of a step `${N}` is the step's number; in an error `${NOW+5}` is the time in five seconds, in
-seconds since 1970.
+In text of a step `${N}` is the step's number; in an error `${NOW+5}` is the time in five seconds,
+counted from 1970.
 """
 
 from __future__ import annotations

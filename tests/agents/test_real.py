@@ -18,7 +18,7 @@ from tests.agents.conftest import PATIENCE, Bench, Kind, kind_of, kinds, need
 from tests.agents.wire import Json
 from tests.world import until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.agents, pytest.mark.slow]
 
 Build = Callable[..., Bench]
 
