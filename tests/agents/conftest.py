@@ -355,7 +355,11 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
         made: list[World] = []
 
         def build(
-            *kinds: Kind, limits: str = "", run: str = "", env: dict[str, str] | None = None
+            *kinds: Kind,
+            limits: str = "",
+            run: str = "",
+            backoff: str = "0s",
+            env: dict[str, str] | None = None,
         ) -> Bench:
             values: dict[str, str] = {}
             for kind in kinds:
@@ -365,7 +369,7 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
             ]
             config = (
                 f'[run]\nhome = "private"\n{run}\n'
-                f'[limits]\nbackoff = "0s"\ngrace = "1s"\n{limits}\n'
+                f'[limits]\nbackoff = "{backoff}"\nbackoff_max = "3h"\ngrace = "1s"\n{limits}\n'
                 f"[env.set]\n{chr(10).join(lines)}\n"
             )
             world = World(tmp_path, files={"README.md": "SECRET-OF-README\n"}, config=config)

@@ -15,7 +15,9 @@ from swarm.adapter import load
 from swarm.errors import Exit
 from swarm.ledger.view import State
 from tests.agents.conftest import PATIENCE, Bench, Kind, kind_of, kinds, need
+from tests.agents.install import CACHE, CI
 from tests.agents.wire import Json
+from tests.test_sandbox import needs_bwrap
 from tests.world import until
 
 pytestmark = [pytest.mark.agents, pytest.mark.slow]
@@ -108,6 +110,31 @@ def test_a_limit_that_names_its_end_is_waited_for(bench: Build, kind: Kind) -> N
     first, second, *_ = [one.at for one in at.server.requests("made") if not one.is_side]
     # Of a pause that nobody named the first is one second.
     assert second - first >= 2.0
+
+
+@kinds(lambda kind: kind.tries)
+def test_a_limit_is_known_to_the_next_run_too(bench: Build, kind: Kind) -> None:
+    at = bench(kind, limits='provider = "1h"', backoff="3h")
+    at.server.script("made", {**work(kind, "made"), "errors": [{"status": 429}]})
+    at.task("made")
+    at.run(ok=Exit.LIMITED)
+    assert at.outcomes("made") == ["provider_limit"]
+    assert [one["adapter"] for one in at.json("status")["limited"]] == [kind.adapter]
+    asked = len(at.server.requests())
+    at.run(ok=Exit.LIMITED)
+    assert len(at.server.requests()) == asked, "nobody asked the provider again"
+
+
+@kinds(lambda kind: kind.tries and kind.sessions)
+def test_a_failure_is_a_strike_in_the_programs_own_words(bench: Build, kind: Kind) -> None:
+    at = bench(kind)
+    refusal = {"status": 400, "message": "no such thing"}
+    at.server.script("made", {**work(kind, "made"), "errors": [refusal]})
+    at.task("made", header="strikes: 1\n")
+    at.run(ok=Exit.NO)
+    (attempt,) = at.attempts("made")
+    assert (attempt["outcome"], attempt["strike"]) == ("agent_failed", True)
+    assert "no such thing" in attempt["message"]
 
 
 @kinds(lambda kind: kind.adapter == "aider")
@@ -239,6 +266,21 @@ def test_with_limited_permission_it_still_works_and_commits(bench: Build, kind: 
     (attempt,) = at.attempts("made")
     assert attempt["event"] == "landed"
     assert attempt["left_by_agent"]["untracked"] == 0, "it could commit"
+
+
+@needs_bwrap
+@kinds(lambda kind: kind.adapter in CI)
+def test_confined_it_works_and_sees_no_more_than_its_slot(bench: Build, kind: Kind) -> None:
+    at = bench(kind, run=f'sandbox = "bwrap"\nvisible = ["{CACHE}"]')
+    secret = at.marks / "secret"
+    secret.write_text("a secret")
+    look = f"cat {secret} > seen.txt; ls {at.world.app} > app.txt; true"
+    at.server.script("made", {"steps": [{"shell": look}, *work(kind, "made")["steps"]]})
+    at.task("made")
+    assert "sandbox bwrap" in at.run()
+    assert at.world.file("made.txt") == "made\n"
+    assert at.world.file("seen.txt") == ""
+    assert "README.md" not in (at.world.file("app.txt") or "")
 
 
 # -- several --------------------------------------------------------------------------------------
