@@ -513,12 +513,15 @@ class Loop:
         if attempt.is_fresh or session is None or not self._can_go_on(attempt, session):
             session = None
         attempt.resumed = session
-        attempt.child = launch.start(self._launch(attempt, view))
+        launched = self._launch(attempt, view)
+        attempt.child = launch.start(launched)
         now = time.monotonic()
         attempt.began = attempt.began or now
         attempt.next_beat = now + attempt.claimed.lock.lease_seconds / 3
         adapter = attempt.seat.adapter
         attempt.transcript = of_attempt(adapter, attempt.folder)
+        if session is None and "session" in adapter.options:
+            attempt.transcript.session = launched.new_session  # some say it only at their end
         attempt.pulse = Pulse(
             attempt.child,
             self.slot.tree,

@@ -45,6 +45,7 @@ class Kind:
     turns: int | None = None  # of two calls; None: it tells none
     tokens: tuple[int, int | None, int] | None = (2400, 400, 100)  # of two calls
     sessions: bool = True  # tells one, and can go on with it
+    start: int = 3  # seconds until it asks the model, on a machine that has other work
     limited: bool = True  # has something between asking and everything
     expands: bool = False  # reads `@path` of a prompt as a file
     tools: bool = True  # the model works by tools, not by text
@@ -175,6 +176,7 @@ KINDS = (
         files=_opencode_files,
         cost=True,
         turns=2,
+        start=40,
         tries=None,
     ),
     Kind(
@@ -187,6 +189,7 @@ KINDS = (
         },
         turns=2,
         expands=True,
+        start=20,
         tries=None,
     ),
     Kind(
@@ -229,6 +232,7 @@ KINDS = (
         cost=True,
         turns=2,
         sessions=False,
+        start=20,
         limited=False,
         tries=3,
     ),
