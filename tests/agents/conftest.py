@@ -320,6 +320,11 @@ class Bench:
     def outcomes(self, task: str) -> list[str | None]:
         return [attempt["outcome"] for attempt in self.attempts(task)]
 
+    def last_outcome(self, task: str) -> str | None:
+        """Also while the run has not yet taken the task in."""
+        found = self.world.ledger.view().attempts(task)
+        return found.last.outcome if found is not None and found.last is not None else None
+
     def state(self, task: str) -> State:
         return self.world.ledger.view().state(task)
 
