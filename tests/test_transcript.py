@@ -212,6 +212,136 @@ def test_no_line_of_any_kind_is_fatal_or_hides_the_next(
     assert judge(claude, 0, None, cut, stderr).is_ == "success", "no newline at its end"
 
 
+def api_error(status: int, **headers: str) -> dict[str, object]:
+    data = {"message": "no", "statusCode": status, "responseHeaders": headers}
+    return {"type": "error", "sessionID": "ses_1", "error": {"name": "APIError", "data": data}}
+
+
+def qwens(words: str) -> dict[str, object]:
+    return result(subtype="error_during_execution", is_error=True, error={"message": words})
+
+
+def copilots(kind: str, **more: object) -> dict[str, object]:
+    return {"type": "session.error", "data": {"errorType": kind, "message": "no", **more}}
+
+
+def gemini_failed(words: str) -> bytes:
+    return lines({"type": "result", "status": "error", "error": {"message": words}})
+
+
+CLAUDE_LIMIT = {
+    "type": "assistant",
+    "error": "rate_limit",
+    "api_error_params": {"rate_limit_info": {"status": "rejected", "resetsAt": 4102444800}},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "exit_code", "stdout", "stderr", "judged"),
+    [
+        ("claude", 1, lines(CLAUDE_LIMIT, result(is_error=True)), "", "limit"),
+        ("claude", 1, lines({"type": "assistant", "error": "overloaded"}), "", "limit"),
+        ("claude", 1, lines({"type": "assistant", "error": "billing_error"}), "", "login"),
+        (
+            "claude",
+            1,
+            lines(
+                result(
+                    subtype="error_during_execution",
+                    is_error=True,
+                    errors=["No conversation found with session ID: c137"],
+                )
+            ),
+            "",
+            "session",
+        ),
+        ("codex", 1, codex_failed("hit your usage limit. Try again later."), "", "limit"),
+        ("codex", 1, codex_failed("unexpected status 503 Service Unavailable"), "", "limit"),
+        ("codex", 1, codex_failed("Quota exceeded. Check your plan"), "", "login"),
+        ("codex", 1, b"", "thread/resume failed: no rollout found for thread id 1", "session"),
+        ("gemini", 0, lines({"type": "result", "status": "success"}), "", "success"),
+        ("gemini", 0, b"", "", "failed"),
+        ("gemini", 173, gemini_failed("daily quota"), "", "limit"),
+        ("gemini", 247, gemini_failed("The model is overloaded."), "", "limit"),
+        ("gemini", 1, gemini_failed("TypeError: fetch failed sending request"), "", "limit"),
+        ("gemini", 145, gemini_failed("UNAUTHENTICATED"), "", "login"),
+        ("gemini", 144, gemini_failed("API key not valid."), "", "login"),
+        ("gemini", 144, gemini_failed("INVALID_ARGUMENT"), "", "failed"),
+        ("gemini", 53, gemini_failed("Reached max session turns"), "", "turns"),
+        ("gemini", 42, b"", "Error resuming session: none", "session"),
+        ("opencode", 0, lines({"type": "step_finish", "part": {"reason": "stop"}}), "", "success"),
+        (
+            "opencode",
+            0,
+            lines({"type": "step_finish", "part": {"reason": "tool-calls"}}),
+            "",
+            "failed",
+        ),
+        ("opencode", 1, lines(api_error(429)), "", "limit"),
+        ("opencode", 1, lines(api_error(500)), "", "limit"),
+        ("opencode", 1, lines(api_error(401)), "", "login"),
+        ("opencode", 1, b"", "Error: Session not found", "session"),
+        ("qwen", 0, lines(result(num_turns=2)), "", "success"),
+        ("qwen", 53, lines(INIT), "Reached max session turns", "turns"),
+        ("qwen", 1, lines(qwens("[API Error: 401 scripted 401 error]")), "", "login"),
+        ("qwen", 1, lines(qwens("[API Error: 429 scripted 429 error]")), "", "limit"),
+        ("qwen", 1, lines(qwens("[API Error: 400 no]")), "", "failed"),
+        ("qwen", 1, lines(qwens("No auth type is selected.")), "", "login"),
+        ("qwen", 1, b"", "No saved session found with ID 1.", "session"),
+        ("copilot", 0, lines({"type": "result", "exitCode": 0}), "", "success"),
+        ("copilot", 1, lines(copilots("rate_limit", statusCode=429)), "", "limit"),
+        ("copilot", 1, lines(copilots("query", statusCode=500)), "", "limit"),
+        ("copilot", 1, lines(copilots("query", statusCode=400)), "", "failed"),
+        ("copilot", 1, lines(copilots("authentication", statusCode=401)), "", "login"),
+        ("copilot", 1, b"", "Error: No session, task, or name matched '1'.", "session"),
+        ("aider", 0, b"Applied edit to made.txt\n", "", "success"),
+        ("aider", 0, b"litellm.RateLimitError: no\nApplied edit to a\n", "", "success"),
+        ("aider", 0, b"litellm.RateLimitError: RateLimitError: no\n", "", "limit"),
+        ("aider", 0, b"litellm.AuthenticationError: no\n", "", "login"),
+        ("aider", 0, b"litellm.BadRequestError: no\n", "", "failed"),
+        ("aider", 0, b"Nothing to do.\n", "", "success"),
+    ],
+)
+def test_the_ends_that_were_seen_of_each_program(
+    judge: Judge, name: str, exit_code: int, stdout: bytes, stderr: str, judged: str
+) -> None:
+    """Shortened lines of the versions that `tests/agents/install.py` names."""
+    assert judge(load(name, None), exit_code, None, stdout, stderr.encode()).is_ == judged
+
+
+@pytest.mark.parametrize(
+    ("name", "exit_code", "stdout", "wanted"),
+    [
+        ("claude", 1, lines(CLAUDE_LIMIT), datetime(2100, 1, 1, tzinfo=UTC)),
+        ("codex", 1, codex_failed("rate limit exceeded: Please try again in 6m1.5s. Visit"), 361.5),
+        ("codex", 1, codex_failed("rate limit exceeded: Please try again in 620ms."), 0.62),
+        ("codex", 1, codex_failed("hit your usage limit. Try again later."), None),
+        ("gemini", 173, gemini_failed("no\nSuggested retry after 36.28s.]"), 36.28),
+        ("opencode", 1, lines(api_error(429, **{"retry-after": "12"})), 12.0),
+    ],
+)
+def test_when_each_programs_limit_ends(
+    tmp_path: Path, name: str, exit_code: int, stdout: bytes, wanted: datetime | float | None
+) -> None:
+    one = Agent(tmp_path, load(name, None))
+    one.print(stdout)
+    one.said()
+    reset_at = one.transcript.judge(exit_code, None).reset_at
+    if isinstance(wanted, datetime):
+        assert reset_at == NOW + timedelta(days=8), "the longest that is waited for"
+    else:
+        assert reset_at == (None if wanted is None else NOW + timedelta(seconds=wanted))
+
+
+def test_a_subscriptions_limit_ends_by_the_clock(tmp_path: Path) -> None:
+    one = Agent(tmp_path, load("codex", None))
+    words = "You\u2019ve hit your usage limit. Visit https://x.test or try again at 11:26 PM."
+    one.print(codex_failed(words))
+    one.said()
+    judged = one.transcript.judge(1, None)
+    assert judged.reset_at == datetime(2026, 1, 1, 23, 26).astimezone()
+
+
 # -- what was said --------------------------------------------------------------------------------
 
 STREAM = """

@@ -46,6 +46,7 @@ class Kind:
     tokens: tuple[int, int | None, int] | None = (2400, 400, 100)  # of two calls
     sessions: bool = True  # tells one, and can go on with it
     start: int = 3  # seconds until it asks the model, on a machine that has other work
+    is_heavy: bool = False  # takes seconds of CPU time to start: not for what swarm does by itself
     limited: bool = True  # has something between asking and everything
     expands: bool = False  # reads `@path` of a prompt as a file
     tools: bool = True  # the model works by tools, not by text
@@ -168,6 +169,7 @@ KINDS = (
         model="gemini-2.5-pro",  # of itself it would ask a smaller one which to take
         expands=True,
         reset={"status": 429, "retry_after": 3},
+        is_heavy=True,
     ),
     Kind(
         adapter="opencode",
@@ -177,6 +179,7 @@ KINDS = (
         cost=True,
         turns=2,
         start=40,
+        is_heavy=True,
         tries=None,
     ),
     Kind(
