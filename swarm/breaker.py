@@ -58,10 +58,8 @@ class Breaker(msgspec.Struct):
 
         def change(before: Open | None) -> Open:
             count = before.count + 1 if before else 1
-            if reset_at is not None:
-                # At once is what some say who mean soon.
-                until = max(reset_at, now + timedelta(seconds=1))
-                return Open(until=until, count=count, is_said=True, at=now)
+            if reset_at is not None and reset_at > now:
+                return Open(until=reset_at, count=count, is_said=True, at=now)
             if before is not None and before.until > now:  # another agent of the same refusal
                 return before
             pause = min(self.first * 2 ** min(count - 1, 30), self.most)
@@ -93,7 +91,7 @@ class Breaker(msgspec.Struct):
         return {name: one for name, one in sorted(known.items()) if one.until > now}
 
     def may_start(self, adapter: str, who: str, now: datetime) -> bool:
-        """May this loop start the agent? After a limit has ended, one does first."""
+        """May this loop start the agent? After a limit has ended, one of each run does first."""
         known = self._read().adapters.get(adapter)
         if known is None:
             return True
@@ -109,33 +107,38 @@ class Breaker(msgspec.Struct):
                 del self._trying[adapter]
 
     def _read(self) -> Limits:
+        with self._lock:
+            return self._newest()
+
+    def _newest(self) -> Limits:
+        """What the file says now, read again when it has changed; with the lock held."""
         try:
             status = self.path.stat()
         except OSError:
             return self._limits
         mark = (status.st_mtime_ns, status.st_ino)
-        with self._lock:
-            if mark != self._mark:
-                self._limits, self._mark = read_limits(self.path), mark
-            return self._limits
+        if mark != self._mark:
+            self._limits, self._mark = read_limits(self.path), mark
+        return self._limits
 
     def _change(self, adapter: str, change: Changer) -> Open | None:
-        lock = self.path.with_suffix(".lock")
-        with contextlib.suppress(OSError), alone(lock, LOCK_SECONDS):
-            self._limits = read_limits(self.path)
-            after = self._after(adapter, change)
-            put_whole(self.path, msgspec.json.format(msgspec.json.encode(self._limits), indent=2))
-            return after
-        return self._after(adapter, change)
-
-    def _after(self, adapter: str, change: Changer) -> Open | None:
-        with self._lock:
-            known = dict(self._limits.adapters)
+        """Read, change and write as one step, for threads and processes."""
+        with self._lock, contextlib.ExitStack() as stack:
+            is_ours = False
+            with contextlib.suppress(OSError):
+                is_ours = stack.enter_context(alone(self.path.with_suffix(".lock"), LOCK_SECONDS))
+            known = dict(self._newest().adapters)
             after = change(known.pop(adapter, None))
             if after is not None:
                 known[adapter] = after
-            self._limits, self._mark = Limits(adapters=known), None
+            self._limits = Limits(adapters=known)
             self._trying.pop(adapter, None)
+            if is_ours:
+                text = msgspec.json.format(msgspec.json.encode(self._limits), indent=2)
+                with contextlib.suppress(OSError):
+                    put_whole(self.path, text)
+                    status = self.path.stat()
+                    self._mark = (status.st_mtime_ns, status.st_ino)
             return after
 
 

@@ -15,10 +15,19 @@ from swarm.ledger.records import Attempts, Charge, Run, Usage
 from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import View, readable
 
+# Ends that say nothing against what the agent was doing; `asked` has been answered when it goes on.
+RESUMED = frozenset(
+    {"stopped", "expired", "provider_limit", "not_logged_in", "over_budget", "asked"}
+)
 
-def reserve(run: Run, task: str, usd: float | None) -> Run:
+
+def reserve(run: Run, task: str, token: int, usd: float | None) -> Run:
     """The run's record with one live attempt more."""
-    return replace(run, reserved={**run.reserved, task: usd or 0.0})
+    return replace(run, reserved={**run.reserved, _key(task, token): usd or 0.0})
+
+
+def _key(task: str, token: int) -> str:
+    return f"{task}/{token}"
 
 
 def charge(ledger: Ledger, task: str, agent: str, made: Charge) -> bool:
@@ -34,8 +43,14 @@ def charge(ledger: Ledger, task: str, agent: str, made: Charge) -> bool:
         before = readable(view.attempts, task)
         if before is None or any(one.token == made.token for one in before.charges):
             return refuse(False)
-        after = replace(before, charges=[*before.charges, made])
-        edits = {records.attempts_path(task): records.encode(after), **_run_edits(view, task, made)}
+        run = readable(view.run, made.run) if made.run else None
+        held = run.reserved.get(_key(task, made.token), 0.0) if run is not None else 0.0
+        booked = replace(made, assumed_usd=held if made.usage.cost_usd is None else 0.0)
+        after = replace(before, charges=[*before.charges, booked])
+        edits = {records.attempts_path(task): records.encode(after)}
+        if run is not None:
+            covered = next((one for one in before.charges if one.token == made.covers), None)
+            edits[records.run_path(run.run)] = records.encode(_booked(run, task, booked, covered))
         event = Event("charged", says(made), edits, task, agent, made.token, _trailers(made))
         return Draft((event,), True)
 
@@ -47,9 +62,9 @@ def unreserve(ledger: Ledger, run: str, task: str, agent: str, token: int) -> No
 
     def decide(view: View) -> Draft[None]:
         known = view.run(run)
-        if known is None or task not in known.reserved:
+        if known is None or _key(task, token) not in known.reserved:
             return refuse(None)
-        after = replace(known, reserved=_without(known, task))
+        after = replace(known, reserved=_without(known, task, token))
         edits = {records.run_path(run): records.encode(after)}
         said = "Nothing: no agent was started."
         return Draft((Event("charged", said, edits, task, agent, token),), None)
@@ -69,15 +84,10 @@ def find_session(attempts: Attempts | None) -> Charge | None:
     return last if is_same and attempts.last.outcome in RESUMED else None
 
 
-RESUMED = frozenset(
-    {"stopped", "expired", "provider_limit", "not_logged_in", "over_budget", "asked"}
-)
-
-
 def says(made: Charge) -> str:
     """`$0.61, 182k tokens, 14 turns`, as far as it is known."""
     usage = made.usage
-    parts = [cost_text(usage.cost_usd)]
+    parts = [_cost(usage.cost_usd)]
     if usage.tokens is not None:
         parts.append(f"{usage.tokens} tokens")
     if usage.turns is not None:
@@ -85,31 +95,30 @@ def says(made: Charge) -> str:
     return ", ".join(parts)
 
 
-def cost_text(usd: float | None) -> str:
+def _cost(usd: float | None) -> str:
     return "cost unknown" if usd is None else f"${usd:.2f}"
 
 
-def _run_edits(view: View, task: str, made: Charge) -> dict[str, bytes]:
-    run = readable(view.run, made.run) if made.run else None
-    if run is None:
-        return {}
+def _booked(run: Run, task: str, made: Charge, covered: Charge | None) -> Run:
+    """The run's record with an ended attempt; `covered`: an earlier one whose cost it holds."""
     usd, tokens = made.usage.cost_usd, made.usage.tokens
-    assumed = run.reserved.get(task, 0.0) if usd is None else 0.0
-    after = replace(
+    assumed = run.assumed_usd + made.assumed_usd
+    if covered is not None and covered.run == run.run:
+        assumed = max(0.0, assumed - covered.assumed_usd)
+    return replace(
         run,
-        reserved=_without(run, task),
-        assumed_usd=round(run.assumed_usd + assumed, 6),
+        reserved=_without(run, task, made.token),
+        assumed_usd=round(assumed, 6),
         spent_usd=run.spent_usd if usd is None else round((run.spent_usd or 0.0) + usd, 6),
         spent_tokens=run.spent_tokens if tokens is None else (run.spent_tokens or 0) + tokens,
         attempts=run.attempts + 1,
         attempts_unknown=run.attempts_unknown + (usd is None),
         attempts_mute=run.attempts_mute + (tokens is None),
     )
-    return {records.run_path(made.run): records.encode(after)}
 
 
-def _without(run: Run, task: str) -> dict[str, float]:
-    return {name: usd for name, usd in run.reserved.items() if name != task}
+def _without(run: Run, task: str, token: int) -> dict[str, float]:
+    return {key: usd for key, usd in run.reserved.items() if key != _key(task, token)}
 
 
 def _trailers(made: Charge) -> dict[str, str]:

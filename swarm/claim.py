@@ -166,7 +166,7 @@ def acquire(
             here = replace(who, slot=place(view.attempts(found.id)))
         event, lock, after = claimed(ledger, view, here, terms.lease, found.id, nonce)
         if run is not None:
-            held = budget.reserve(run, found.id, terms.attempt_usd)
+            held = budget.reserve(run, found.id, lock.token, terms.attempt_usd)
             edits = {**event.edits, records.run_path(run.run): records.encode(held)}
             event = replace(event, edits=edits)
         faults.reach("claim.before_transact")

@@ -438,7 +438,8 @@ def _at_work(stand: Stand) -> Mine:
 
 
 def _sweep(work: Workspace) -> Sweep:
-    return Sweep(work.layout, work.rules, work.bounds, work.config.limits.grace)
+    grace = work.config.limits.grace
+    return Sweep(work.layout, work.rules, work.bounds, grace, work.checkout)
 
 
 def renew(work: Workspace, stand: Stand) -> Fenced | None:

@@ -80,6 +80,7 @@ IDLE_SECONDS = 1.0
 POLL_SECONDS = 0.2
 LOOK_SECONDS = 1.0  # between two looks at the fence while the ledger moves
 TAIL_BYTES = 1500
+_BY_LIMIT = ("over_limit", "over_budget", "provider_limit")  # why we end an agent
 MAX_ERROR = 200  # characters of what a program says of its failure
 MAX_SETUP_FAILURES = 2
 MAX_FAULTS = 5
@@ -146,7 +147,8 @@ class Idle:
     over_budget: str = ""  # the limit of the run that is used up
     began: float = field(default_factory=time.monotonic)  # of the run
     spent: Spent = field(default_factory=Spent)  # by attempts of the run that have ended
-    live: dict[str, Usage] = field(default_factory=dict)  # slot -> what its agent used so far
+    live: dict[str, Usage] = field(default_factory=dict)  # loop -> what its agent used so far
+    booking: threading.Lock = field(default_factory=threading.Lock)  # of the two above
     loops: list[Loop] = field(default_factory=list)
     claiming: threading.RLock = field(default_factory=threading.RLock)  # also: changing slots
 
@@ -212,6 +214,7 @@ class Loop:
         self.idle = idle
         self.seat = seat
         idle.loops.append(self)
+        self.key = str(len(idle.loops))  # stays, whichever slot the loop has
         idle.adapters.add(seat.adapter.name)
         if setting.fallback is not None:
             idle.adapters.add(setting.fallback.adapter.name)
@@ -220,7 +223,7 @@ class Loop:
         self.why_idle = ""
         self.trouble: str = ""  # the last fault of ours, for status
         self.near: Callable[[str, tuple[str, ...]], None] | None = None
-        self._who: Who | None = None  # of a claim whose answer was lost
+        self._asking: tuple[Who, Seat] | None = None  # of a claim whose answer was lost
         self._not_before = 0.0  # monotonic: no claim
         self._quick_failures = 0  # in a row
         self._is_furnished = False  # teardown has something to take down
@@ -266,7 +269,7 @@ class Loop:
         attempt = self._now()
         if self.idle.is_stopping and attempt.stopping is None:
             self.stop("stopped")
-        if self.idle.over_budget and attempt.stopping is None:
+        if self.idle.over_budget and attempt.stopping is None and not _is_done(attempt):
             self._end_for("over_budget", self.idle.over_budget)
         wanted = request.find_wanted(self.setting.layout, attempt.claimed.lock)
         if wanted is not None and wanted != attempt.wanted:
@@ -294,24 +297,28 @@ class Loop:
         if wait > 0:
             self.why_idle = "the last attempt failed at once"
             return min(wait, IDLE_SECONDS)
-        seat = self._choose()
-        if seat is None:
-            return IDLE_SECONDS
         tip = self.setting.ledger.hub.reader.ref(LEDGER) or ""
         known = idle.nothing_at.get(self.role)
         if known is not None and known[0] == tip and now < known[1]:
             return IDLE_SECONDS
-        # Kept when acquiring raises: its answer may be lost and the claim written.
-        self._who = self._who or Who(
-            runner=self.setting.runner,
-            adapter=seat.adapter.name,
-            role=self.role,
-            slot=self.slot.name,
-            run=self.setting.run,
-        )
+        # Kept when acquiring raises: its answer may be lost and the claim written, for that agent.
+        asking = self._asking
+        if asking is None:
+            seat = self._choose()
+            if seat is None:
+                return IDLE_SECONDS
+            who = Who(
+                runner=self.setting.runner,
+                adapter=seat.adapter.name,
+                role=self.role,
+                slot=self.slot.name,
+                run=self.setting.run,
+            )
+            asking = self._asking = (who, seat)
+        who, seat = asking
         with idle.claiming:
-            answer = self._acquire(self._who)
-            self._who = None
+            answer = self._acquire(who)
+            self._asking = None
             if isinstance(answer, AlreadyHolding):
                 answer = find_claim(self.setting.ledger, answer.task) or answer
             if isinstance(answer, Claimed):
@@ -339,7 +346,7 @@ class Loop:
             name = seat.adapter.name
             if name in idle.logins:
                 whys.append(f"{name} is not logged in: {idle.logins[name]}")
-            elif idle.breaker is None or idle.breaker.may_start(name, self.slot.name, now):
+            elif idle.breaker is None or idle.breaker.may_start(name, self.key, now):
                 return seat
             elif (limit := idle.breaker.find(name, now)) is not None:
                 whys.append(f"{name}: provider limit until {limit.until.astimezone():%H:%M:%S}")
@@ -351,7 +358,7 @@ class Loop:
     def _give_way(self, seat: Seat) -> None:
         """Nothing to do for this agent here: another slot may be the one that tries it."""
         if self.idle.breaker is not None:
-            self.idle.breaker.gave_up(seat.adapter.name, self.slot.name)
+            self.idle.breaker.gave_up(seat.adapter.name, self.key)
 
     def _wall(self) -> datetime:
         return self.setting.ledger.clock.now()
@@ -374,11 +381,15 @@ class Loop:
 
         Sessions are kept by folder: in another worktree the agent would not find it.
         """
-        session = budget.find_session(attempts)
-        if session is not None and session.slot != self.slot.name:
-            for loop in self.idle.loops:
-                if loop.slot.name == session.slot and not loop.is_busy and loop._who is None:
-                    return session.slot
+        session, asking = budget.find_session(attempts), self._asking
+        if session is None or asking is None or session.slot == self.slot.name:
+            return self.slot.name
+        adapter = asking[1].adapter
+        if session.adapter != adapter.name or not adapters.can_resume(adapter):
+            return self.slot.name
+        for loop in self.idle.loops:
+            if loop.slot.name == session.slot and not loop.is_busy and loop._asking is None:
+                return session.slot
         return self.slot.name
 
     def _move_to(self, name: str) -> None:
@@ -624,6 +635,7 @@ class Loop:
         if transcript.judge(ended.exit_code, ended.signal, self._wall()).is_ != "session":
             return False
         attempt.is_fresh = True
+        attempt.transcript = None
         try:
             self._start_agent(attempt, self.setting.ledger.view())
         except (SwarmError, OSError) as error:
@@ -648,16 +660,17 @@ class Loop:
         if transcript.heard and not attempt.is_answered:
             self._note_answer(attempt)
         usage = self._usage(attempt)
-        self.idle.live[self.slot.name] = usage
-        if attempt.stopping is not None:
+        with self.idle.booking:
+            self.idle.live[self.key] = usage
+            total = self.idle.spent
+            for live in self.idle.live.values():
+                total = total.plus(live)
+        if attempt.stopping is not None or _is_done(attempt):
             return
         over = self._find_over(attempt, usage)
         if over:
             self._end_for("over_limit", over)
             return
-        total = self.idle.spent
-        for live in list(self.idle.live.values()):
-            total = total.plus(live)
         why = find_exhausted(self._with_time(total), self.setting.terms.run)
         if why is not None:
             self.idle.over_budget = why
@@ -675,14 +688,25 @@ class Loop:
 
     def _find_over(self, attempt: Attempt, usage: Usage) -> str:
         """The limit of the attempt, or of its task, that is used up; "" when there is room."""
-        limits = self.setting.config.limits
-        over = find_over(usage, limits.turns, limits.tokens, limits.cost_usd)
+        limits, resumed = self.setting.config.limits, attempt.resumed
+        own = usage
+        if resumed is not None and resumed.usage.cost_usd is None:
+            # Its figures may hold what the attempt before it used and did not say.
+            own = Usage(turns=usage.turns)
+        over = find_over(own, limits.turns, limits.tokens, limits.cost_usd)
         if over is not None:
             return over
         seconds = time.monotonic() - attempt.began
         spent = spent_on(attempt.claimed.attempts).plus(usage, seconds)
         why = find_exhausted(spent, self.setting.bounds.task)
         return f"budget of the task: {why}" if why is not None else ""
+
+    def _find_covered(self, attempt: Attempt, usage: Usage) -> int | None:
+        """The attempt that it went on from, when this one's cost holds what that did not say."""
+        resumed, place = attempt.resumed, attempt.seat.adapter.output.cost_usd
+        if resumed is None or resumed.usage.cost_usd is not None or usage.cost_usd is None:
+            return None
+        return resumed.token if place is not None and place.cumulative else None
 
     def _usage(self, attempt: Attempt, *, is_whole: bool = True) -> Usage:
         assert attempt.transcript is not None
@@ -721,19 +745,18 @@ class Loop:
             usage=usage,
             session=transcript.session or (attempt.resumed.session if attempt.resumed else None),
             said={**before, **transcript.figures},
+            covers=self._find_covered(attempt, usage),
             at=self._wall(),
         )
         ledger = self.setting.ledger
-        budget.charge(ledger, attempt.mine.task, attempt.mine.agent, made)
-        attempt.is_charged = True
-        self.idle.live.pop(self.slot.name, None)
-        self._count_spent()
-
-    def _count_spent(self) -> None:
-        view = self.setting.ledger.view()
-        run = view.run(self.setting.run)
-        if run is not None:
-            self.idle.spent = spent_in(run, view.now)
+        with self.idle.booking:  # or another loop would count it twice, as spent and as live
+            budget.charge(ledger, attempt.mine.task, attempt.mine.agent, made)
+            attempt.is_charged = True
+            self.idle.live.pop(self.key, None)
+            view = ledger.view()
+            run = view.run(self.setting.run)
+            if run is not None:
+                self.idle.spent = spent_in(run, view.now)
 
     # The end
 
@@ -829,7 +852,7 @@ class Loop:
                         work=kept.work,
                         moves=kept.moves,
                     )
-                    self.slot.is_saved = self._release(attempt, ending)
+                    self._release(attempt, ending, is_saved=True)
                     return
         if outcome not in ("stopped", "asked", "provider_limit", "over_budget"):
             self._pause_after(attempt, ended)
@@ -841,13 +864,13 @@ class Loop:
                 work=saved.work,
                 moves=saved.moves,
             )
-            self.slot.is_saved = self._release(attempt, ending)
+            self._release(attempt, ending, is_saved=True)
             return
         left = captured.uncommitted + captured.untracked
         if saved.work is not None:
             files = f", {left} file{'s' if left > 1 else ''} saved" if left else ""
             message += f"; kept{files}"
-        self.slot.is_saved = self._release(
+        self._release(
             attempt,
             Ending(
                 outcome,
@@ -860,6 +883,7 @@ class Loop:
                 saved.work,
                 saved.moves,
             ),
+            is_saved=True,
         )
 
     def _pause_after(self, attempt: Attempt, ended: process.Ended) -> None:
@@ -884,12 +908,11 @@ class Loop:
             if ended.stopped == "silent":
                 return "silent", f"silent for {_span(limits.silence)}{left}"
             return "silent", f"no sign of life within {_span(limits.start)}{left}"
-        if attempt.stopping == "provider_limit":
-            transcript = attempt.transcript
-            return self._refused(attempt, transcript.waits_until if transcript else None)
-        if attempt.stopping in ("over_limit", "over_budget"):
-            return attempt.stopping, f"{attempt.limit}{left if is_stopped else ''}"
-        if attempt.stopping not in (None, "silent"):
+        if attempt.stopping == "provider_limit" and is_stopped:
+            return self._refused(attempt, self._far_reset(attempt))
+        if attempt.stopping in ("over_limit", "over_budget") and is_stopped:
+            return attempt.stopping, f"{attempt.limit}{left}"
+        if attempt.stopping not in (None, "silent", *_BY_LIMIT):
             assert attempt.stopping is not None
             return attempt.stopping, attempt.wanted.says if attempt.wanted else "stopped"
         if ended.timed_out:
@@ -920,6 +943,16 @@ class Loop:
         """Was it ended while it only waited for its provider?"""
         return attempt.transcript is not None and attempt.transcript.waits_since is not None
 
+    def _far_reset(self, attempt: Attempt) -> datetime | None:
+        """When its provider lets it go on, if that is further off than we wait: the end of a short
+        pause of the program's own says nothing about the limit.
+        """
+        until = attempt.transcript.waits_until if attempt.transcript is not None else None
+        patience = self.setting.config.limits.patience
+        if until is None or patience is None or until - self._wall() <= patience:
+            return None
+        return until
+
     def _refused(self, attempt: Attempt, reset_at: datetime | None) -> tuple[Outcome, str]:
         """Its provider limits the account: nobody starts this agent before the limit has ended."""
         name, says = attempt.seat.adapter.name, "the provider limits this account"
@@ -928,8 +961,11 @@ class Loop:
         until = self.idle.breaker.refused(name, reset_at, self._wall())
         return "provider_limit", f"{says} until {until.astimezone():%H:%M:%S}"
 
-    def _release(self, attempt: Attempt, ending: Ending) -> bool:
-        """False when the claim was no longer ours, so that nothing of it was written."""
+    def _release(self, attempt: Attempt, ending: Ending, *, is_saved: bool = False) -> None:
+        """`is_saved`: what lies in the slot is in the ending's work, if the claim is still ours.
+
+        After it the loop is idle, and may have another slot at once.
+        """
         setting = self.setting
         if attempt.transcript is None and setting.terms.run.is_set:
             mine = attempt.mine
@@ -938,8 +974,9 @@ class Loop:
         answer = release(
             self.setting.ledger, attempt.mine, ending, self.setting.bounds, by=by, park=bool(by)
         )
+        if is_saved and not isinstance(answer, Fenced):
+            self.slot.is_saved = True
         self._reset(attempt)
-        return not isinstance(answer, Fenced)
 
     def _reset(self, attempt: Attempt) -> None:
         request.drop(self.setting.layout, attempt.claimed.lock)
@@ -950,7 +987,8 @@ class Loop:
             with contextlib.suppress(OSError):
                 remove_tree(attempt.tmpdir)
         self._give_way(attempt.seat)
-        self.idle.live.pop(self.slot.name, None)
+        with self.idle.booking:
+            self.idle.live.pop(self.key, None)
         self.attempt = None
         self.stage = "idle"
         self.idle.nothing_at.clear()
@@ -1006,6 +1044,11 @@ class Loop:
     def _now(self) -> Attempt:
         assert self.attempt is not None
         return self.attempt
+
+
+def _is_done(attempt: Attempt) -> bool:
+    """Has its agent said that it is done? What it cost is spent: its work is not thrown away."""
+    return attempt.transcript is not None and attempt.transcript.has_succeeded
 
 
 def _says(error: SwarmError | OSError) -> str:

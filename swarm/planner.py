@@ -15,6 +15,7 @@ import shlex
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -141,6 +142,7 @@ def make(planning: Planning, on_tick: Callable[[Doing], None]) -> Planned:
     Safe: killed anywhere, the agent ends; its slot is saved when one is opened next, or by the
     doctor.
     """
+    _refuse_limited(planning)
     with (
         contextlib.closing(_take_slot(planning.work)) as slot,
         tempfile.TemporaryDirectory(prefix="swarm-", ignore_cleanup_errors=True) as tmpdir,
@@ -151,6 +153,20 @@ def make(planning: Planning, on_tick: Callable[[Doing], None]) -> Planned:
         with _kept_if_cut(place, occupant):
             usage = _run(place)
             return _take(place, occupant, usage)
+
+
+def _refuse_limited(planning: Planning) -> None:
+    """
+    Raises:
+        AgentRefused: its provider limits the account, as a run or another plan has learned.
+    """
+    name = planning.adapter.name
+    limit = planning.work.breaker.find(name, datetime.now(UTC))
+    if limit is not None:
+        raise AgentRefused(
+            f"the provider limits {name} until {limit.until.astimezone():%a %H:%M:%S}",
+            hint=f"swarm agents forget {name}",
+        )
 
 
 def _take_slot(work: Workspace) -> Slot:
@@ -285,7 +301,7 @@ def _run(place: _Place) -> Usage:
     said = of_attempt(launched.adapter, launched.folder)
     ended = _wait(place, child, "working", pulse, said)
     said.finish()
-    _judge(launched, ended, said)
+    _judge(place, launched, ended, said)
     return said.usage(is_whole=not ended.output_truncated)
 
 
@@ -442,7 +458,7 @@ def _is_join(view: View, task: str) -> bool:
     return found is not None and found.header.joins_history
 
 
-def _judge(launched: launch.Launch, ended: process.Ended, said: Transcript) -> None:
+def _judge(place: _Place, launched: launch.Launch, ended: process.Ended, said: Transcript) -> None:
     """
     Raises:
         PlanFailed: it was ended, or its adapter does not call this a success.
@@ -466,7 +482,12 @@ def _judge(launched: launch.Launch, ended: process.Ended, said: Transcript) -> N
             does = judgement.hint or "log in with the agent's own command"
             raise AgentRefused("the agent is not logged in", why=does, hint=hint)
         case "limit":
-            raise AgentRefused("the provider limits this account; try again later", hint=hint)
+            now = datetime.now(UTC)
+            until = place.work.breaker.refused(
+                launched.adapter.name, judgement.reset_at, now
+            ).astimezone()
+            what = f"the provider limits this account until {until:%a %H:%M:%S}"
+            raise AgentRefused(what, hint=hint)
         case "turns" | "cost":
             raise PlanFailed(f"the agent's limit of {judgement.is_} is used up", hint=hint)
         case "failed":

@@ -250,7 +250,8 @@ def _expire_one(
         if marked:
             ended = process.end_marked(marked, setting.grace)
             report.ended += ended.ended
-    charge_dead(ledger, setting, lock)
+    if sign.is_gone:  # else its own runner books it when it wakes, also when it was fenced
+        charge_dead(ledger, setting, lock)
     saved, unmerged = save_slot(ledger, setting, lock, held, report)
     if (heeded := _heed(ledger, setting, lock, saved, unmerged)) is not None:
         report.heeded.append(heeded)

@@ -29,7 +29,7 @@ from swarm.ledger.records import Lock, Paused, Run
 from swarm.ledger.store import Draft, Ledger, refuse
 from swarm.ledger.view import State, View
 from swarm.liveness import alive_path, is_flock_free
-from swarm.reconcile import Report, Sweep, end_as_wanted, save_slot
+from swarm.reconcile import Report, Sweep, charge_dead, end_as_wanted, save_slot
 from swarm.request import Stop, Wanted
 from swarm.slot import Slot
 from swarm.task import Refusal
@@ -173,6 +173,7 @@ def _end_here(
     if slot is None and lock.slot:
         return SlotTaken()
     try:
+        charge_dead(ledger, setting, lock)
         report = Report()
         held = {slot.name: slot} if slot else {}
         saved, unresolved = save_slot(ledger, setting, lock, held, report)

@@ -534,7 +534,7 @@ class Supervisor:
             is_ours = lock.task not in queued and lock.adapter != "hand"
             if is_ours and view.why_damaged(lock.task) is None:
                 return True
-        if self.idle.stuck is not None or self._limited_for_long() is not None:
+        if self.idle.stuck is not None:
             return False
         # One view and one moment for both: a back-off that ends between two looks is seen by one.
         now = view.now.timestamp()
@@ -542,7 +542,7 @@ class Supervisor:
             row.unmet == 0
             and row.retry_at is not None
             and row.retry_at > now
-            and row.role in ("", *(loop.role for loop in self.loops))
+            and row.role in ("", *(loop.role for loop in self.loops if self._is_usable(loop)))
             for row in self.ledger.index.rows(view, State.OPEN)
         ):
             return True
@@ -552,28 +552,40 @@ class Supervisor:
         )
 
     def _is_usable(self, loop: Loop) -> bool:
-        """Has the slot an agent that somebody is logged in to?"""
+        """Has the slot an agent that somebody is logged in to, and that may start before long?"""
         fallback = self.setting.fallback
         names = {loop.seat.adapter.name, *([fallback.adapter.name] if fallback else [])}
-        return not names <= self.idle.logins.keys()
+        return any(
+            name not in self.idle.logins and not self._is_limited_for_long(name) for name in names
+        )
 
-    def _limited_for_long(self) -> str | None:
-        """Why no agent will start for longer than a run waits; None: one may sooner."""
+    def _is_limited_for_long(self, adapter: str) -> bool:
+        """Does its provider's limit end later than a run waits?"""
         breaker, most = self.idle.breaker, self.setting.config.limits.provider
-        if breaker is None or most is None or not self.idle.adapters:
+        now = self.ledger.clock.now()
+        limit = breaker.find(adapter, now) if breaker is not None else None
+        return limit is not None and most is not None and limit.until - now > most
+
+    def _limits_for_long(self) -> str | None:
+        """The limits for which slots do not go on, in words; None: there are none."""
+        names = sorted(name for name in self.idle.adapters if self._is_limited_for_long(name))
+        if not names or self.idle.breaker is None:
             return None
         now = self.ledger.clock.now()
-        left = self.idle.adapters - self.idle.logins.keys()
-        limits = {name: breaker.find(name, now) for name in sorted(left)}
-        untils = {name: one.until for name, one in limits.items() if one is not None}
-        if len(untils) < len(limits) or not untils or min(untils.values()) - now <= most:
-            return None
-        said = (f"{name} until {at.astimezone():%a %H:%M}" for name, at in untils.items())
+        limits = {name: self.idle.breaker.find(name, now) for name in names}
+        said = (f"{n} until {one.until.astimezone():%a %H:%M}" for n, one in limits.items() if one)
         return f"provider limit: {', '.join(said)}"
 
     def _ended(self) -> End:
         view = self.ledger.view()
         counts = self.ledger.index.counts(view)
+        left = sum(
+            count
+            for state, count in counts.items()
+            if state not in (State.LANDED.value, State.CANCELLED.value)
+        )
+        if not left:
+            return End(Exit.YES, "all landed")
         if self.idle.over_budget:
             return End(Exit.BUDGET, f"budget used up: {self.idle.over_budget}")
         if self.idle.is_logged_out and self.idle.stuck is not None:
@@ -585,15 +597,9 @@ class Supervisor:
             if gate.paused.by == "person":
                 return End(Exit.NO, f"paused: {gate.paused.why}")
             return End(Exit.TARGET_RED, gate.paused.why)
-        if (why := self._limited_for_long()) is not None:
+        if counts.get(State.OPEN.value) and (why := self._limits_for_long()) is not None:
             return End(Exit.LIMITED, why)
-        left = sum(
-            count
-            for state, count in counts.items()
-            if state not in (State.LANDED.value, State.CANCELLED.value)
-        )
-        why = "nothing left that can move" if left else "all landed"
-        return End(Exit.NO if left else Exit.YES, why)
+        return End(Exit.NO, "nothing left that can move")
 
 
 def _modified_at(path: Path) -> float:

@@ -348,15 +348,13 @@ def reopened(view: View, task: str, attempts: Attempts | None, by: str) -> Event
         if view.blob_id(path) is not None:
             edits[path] = None
     if attempts is not None:
-        parked = readable(view.parked, task)
-        is_spent = parked is not None and parked.reason == "budget"
         cleared = msgspec.structs.replace(
             attempts,
             strikes=[],
             conflicts=0,
             expiries=0,
             retry_at=None,
-            budget_from=attempts.token if is_spent else attempts.budget_from,
+            budget_from=attempts.token,
         )
         edits[records.attempts_path(task)] = records.encode(cleared)
     token = attempts.token if attempts else 0

@@ -156,6 +156,13 @@ class Transcript:
     # What is known
 
     @property
+    def has_succeeded(self) -> bool:
+        """Has it said that it is done? Then only its end is missing."""
+        return any(
+            rule.is_ == "success" and number in self._matched for number, rule in self._rules
+        )
+
+    @property
     def figures(self) -> dict[str, float]:
         """What was said of `cost_usd`, `tokens_*` and `turns`; cumulative ones from the session's
         start. Turns that were only seen count where the program says no number.
@@ -497,7 +504,8 @@ def _all_text(event: dict[str, Any]) -> str:
         elif isinstance(value, str):
             parts.append(f"{key}={value}" if len(value) < 64 else value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            parts.append(f"{key}={value}")
+            with contextlib.suppress(ValueError):  # a number too long to be written out
+                parts.append(f"{key}={value}")
     return "\n".join(parts)
 
 
@@ -513,7 +521,10 @@ def _number(value: object) -> float | None:
         except ValueError:
             return None
     elif isinstance(value, int | float):
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            return None
     else:
         return None
     return number if 0 <= number < 1e15 else None

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from swarm import config as configuration
+from swarm.breaker import Breaker
 from swarm.change import Rules
 from swarm.claim import Terms
 from swarm.config import Config
@@ -57,6 +58,12 @@ class Workspace(msgspec.Struct, frozen=True):
                 limits.task_attempts,
             ),
         )
+
+    @property
+    def breaker(self) -> Breaker:
+        """Which agent accounts their providers limit."""
+        limits = self.config.limits
+        return Breaker(self.layout.limits, limits.backoff, limits.backoff_max)
 
     @property
     def terms(self) -> Terms:

@@ -40,7 +40,7 @@ def test_A12_a_reset_time_that_the_provider_names_is_kept(path: Path) -> None:
     known = one.find("claude", NOW + timedelta(hours=2))
     assert known is not None and known.is_said
     assert one.find("claude", NOW + timedelta(hours=3)) is None
-    assert one.refused("claude", NOW - MINUTE, NOW) == NOW + SECOND, "at once means soon"
+    assert one.refused("codex", NOW - MINUTE, NOW) == NOW + 10 * SECOND, "a time that is over"
 
 
 def test_agents_that_are_refused_together_count_once(path: Path) -> None:

@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from swarm import adapter as adapters
-from swarm import budget, overview
+from swarm import budget, overview, request, steer
 from swarm import loop as loops
 from swarm.breaker import Breaker
 from swarm.claim import Claimed, Who, acquire
@@ -30,6 +30,7 @@ from swarm.ledger.records import Attempts, Charge, Parked, Run, Usage
 from swarm.ledger.spending import Caps, Spent, find_exhausted, spent_in, spent_on, why_no_start
 from swarm.ledger.view import State
 from swarm.loop import Idle, Loop, Seat
+from swarm.reconcile import Sweep
 from swarm.supervisor import Supervisor
 from swarm.task import reopen
 from tests.world import World, run_swarm
@@ -367,7 +368,7 @@ def test_the_arithmetic_of_a_run(used: float) -> None:
     assert (find_exhausted(spent_in(world_run, later), caps) is None) == (used < 1.0)
     assert (why_no_start(world_run, caps, None, later) is None) == (used < 1.0)
     assert (why_no_start(world_run, caps, 0.5, later) is None) == (used <= 0.5)
-    held = budget.reserve(world_run, "t", 0.5)
+    held = budget.reserve(world_run, "t", 1, 0.5)
     assert (why_no_start(held, caps, None, later) is None) == (used < 0.5)
     assert find_exhausted(replace(Spent(), tokens=10**9), caps) is None
 
@@ -673,3 +674,131 @@ def test_A11_what_is_left_of_another_boot_is_closed_once(make: Callable[..., Wor
     again = supervise(world, world.seat(WORK)).heal()
     assert (again.expired, again.extended, again.ended) == ([], [], 0)
     assert world.ledger.view().tip == tip, "nothing is told a second time"
+
+
+# -- what was found by reading --------------------------------------------------------------------
+
+
+def test_a_hostile_figure_ends_no_run_and_no_start_after_it(make: Callable[..., World]) -> None:
+    world = make("run_cost_usd = 5.0")
+    task = world.add("One")
+    huge = "1" + "0" * 400
+    code, _ = run(supervise(world, world.seat(f"{use(huge, huge)}; sleep 0.5; {WORK}")))
+    assert code is Exit.YES
+    (charge,) = attempts(world, task).charges
+    assert charge.usage == Usage()
+
+
+def test_who_tries_a_limited_agent_is_known_whichever_slot_it_has(
+    make: Callable[..., World],
+) -> None:
+    world = make()
+    breaker = Breaker(world.layout.limits, timedelta(seconds=1), timedelta(seconds=1))
+    idle = Idle(breaker=breaker)
+    world.add("One")
+    loop = world.loop(WORK, idle=idle)
+    breaker.refused("command", None, world.clock.now())
+    world.clock.pass_(seconds=5)
+    assert loop._choose() is not None, "it is the one that tries"
+    kept, loop.slot = loop.slot, world.slot("s9")
+    loop._give_way(loop.seat)
+    assert breaker.may_start("command", "another", world.clock.now())
+    kept.close()
+
+
+def test_many_loops_that_look_lose_no_refusal(tmp_path: Path) -> None:
+    breaker = Breaker(tmp_path / "limits.json", timedelta(hours=1), timedelta(hours=1))
+    breaker.refused("other", None, NOW)
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.is_set():
+            breaker.find("claude", NOW)
+
+    lookers = [threading.Thread(target=look) for _ in range(3)]
+    for looker in lookers:
+        looker.start()
+    for number in range(30):
+        breaker.refused(f"agent-{number}", None, NOW)
+    is_over.set()
+    for looker in lookers:
+        looker.join()
+    known = Breaker(tmp_path / "limits.json", timedelta(1), timedelta(1)).all(NOW)
+    assert sorted(known) == sorted(["other", *(f"agent-{number}" for number in range(30))])
+
+
+def test_an_agent_that_said_it_is_done_is_not_ended_for_what_it_cost(
+    make: Callable[..., World],
+) -> None:
+    world = make("cost_usd = 1.0")
+    task = world.add("One")
+    script = f"""{WORK}; echo '{{"t": "end", "usd": 7}}'; sleep 1"""
+    world.work_loop(world.loop(script, adapter=streaming(world)))
+    assert world.state(task) is State.QUEUED, "its work is paid for"
+    (charge,) = attempts(world, task).charges
+    assert charge.usage.cost_usd == 7, "the overspend is shown where it happened"
+
+
+def test_a_run_that_landed_everything_is_a_yes_whatever_it_cost(make: Callable[..., World]) -> None:
+    world = make("run_cost_usd = 1.0")
+    world.add("One")
+    code, why = run(supervise(world, world.seat(f"{use(0.5)}; {WORK}; {use(1.5)}; sleep 0.5")))
+    assert code in (Exit.YES, Exit.BUDGET), why
+    if world.state("one") is State.LANDED:
+        assert (code, why) == (Exit.YES, "all landed")
+
+
+def test_what_was_only_assumed_is_taken_back_when_the_session_says_it(
+    make: Callable[..., World], tmp_path: Path
+) -> None:
+    world = make("run_cost_usd = 100.0\ncost_usd = 30.0")
+    store = tmp_path / "store"
+    task = world.add("One")
+    supervisor = supervise(world, resuming(world, store))
+    supervisor._start_run()
+    loop = Loop(world.setting(), world.slot("s1"), Idle(), resuming(world, store))
+    world.loops.append(loop)
+    stopped_once(world, loop, store)
+    record = world.ledger.view().run("r1")
+    assert record is not None and (record.spent_usd, record.assumed_usd) == (None, 30.0)
+    world.work_loop(loop)
+    first, second = attempts(world, task).charges
+    assert (first.assumed_usd, second.covers, second.usage.cost_usd) == (30.0, 1, 20)
+    record = world.ledger.view().run("r1")
+    assert record is not None
+    assert (record.spent_usd, record.assumed_usd, record.reserved) == (20.0, 0.0, {})
+
+
+def test_a_stop_by_hand_books_what_a_dead_runs_agent_used(make: Callable[..., World]) -> None:
+    world = make()
+    task = world.add("One")
+    loop = world.loop(f"{use(0.3)}; sleep 300")
+    world.tick(loop, lambda: bool(loop.idle.live) and loop.idle.live[loop.key].cost_usd == 0.3)
+    attempt = loop.attempt
+    assert attempt is not None and attempt.child is not None
+    attempt.child.kill_now()
+    attempt.child.wait()
+    loop.attempt, loop.stage = None, "idle"
+    loop.slot.close()
+    sweep = Sweep(world.layout, world.rules, world.bounds, timedelta(seconds=1), world.app)
+    lock = world.ledger.view().lock(task)
+    assert lock is not None
+    wanted = request.Wanted(stop=request.Stop(nonce=lock.nonce, by="ann"))
+    assert not isinstance(steer._end_here(world.ledger, sweep, lock, wanted), steer.Refusal)
+    (charge,) = attempts(world, task).charges
+    assert charge.usage.cost_usd == 0.3
+
+
+def test_a_limited_member_of_a_team_does_not_hold_a_run_that_only_it_could_go_on_with(
+    make: Callable[..., World],
+) -> None:
+    world = make('provider = "1h"')
+    world.add("Judge", role="review")
+    other = refusing(world, "other")
+    build = world.seat(WORK, role="build")
+    supervisor = supervise(world, build, world.seat(WORK, adapter=other, role="review"))
+    assert supervisor.idle.breaker is not None
+    now = world.clock.now()
+    supervisor.idle.breaker.refused("other", now + timedelta(days=5), now)
+    code, why = run(supervisor)
+    assert code is Exit.LIMITED and why.startswith("provider limit: other until ")

@@ -128,3 +128,13 @@ def test_a_limit_that_one_member_cannot_hold_is_refused(team: World) -> None:
     assert done.returncode == 2
     assert "[limits] run_cost_usd cannot hold: bob does not say what it costs" in done.stderr
     assert "give it a [price] in .swarm/agents/bob.toml" in done.stderr
+
+
+def test_what_was_typed_for_the_agent_is_not_given_to_the_one_that_stands_in(team: World) -> None:
+    for name in ("ann", "bob"):
+        file = team.app / f".swarm/agents/{name}.toml"
+        file.write_text(file.read_text() + '\n[options]\nmodel = ["--model", "{value}"]\n')
+    with opened(team.app) as work:
+        ready = prepare(work, Order(agent="ann", model="opus", fallback="bob"))
+    assert ready.seats[0].model == "opus"
+    assert ready.fallback is not None and ready.fallback.model is None

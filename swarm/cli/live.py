@@ -24,7 +24,7 @@ import msgspec
 from swarm.ids import parse_duration, short, span_text
 from swarm.ledger.store import Ledger, Logged
 from swarm.ledger.view import State, View
-from swarm.loop import Loop
+from swarm.loop import Attempt, Loop
 from swarm.output import QUIET, cost_text, event_line, plural, tokens_text
 from swarm.overview import Live as Told
 from swarm.overview import LiveCheck, LiveSlot, Standing, live_path, stand, write_live
@@ -225,7 +225,7 @@ def _slot_line(loop: Loop, limit: timedelta | None) -> str | None:
 
 
 def _used(loop: Loop) -> str:
-    usage = loop.idle.live.get(loop.slot.name)
+    usage = loop.idle.live.get(loop.key)
     tokens = tokens_text(usage.tokens if usage else None)
     cost = "-" if usage is None or usage.cost_usd is None else cost_text(usage.cost_usd)
     return f"{tokens:>7} {cost:>7}"
@@ -243,8 +243,8 @@ def _cost_so_far(supervisor: Supervisor) -> str:
     return f"{cost_text(total)} known" + (f" of ${cap:g}" if cap is not None else "")
 
 
-def _said_last(loop: Loop) -> str:
-    transcript = loop.attempt.transcript if loop.attempt is not None else None
+def _said_last(attempt: Attempt | None) -> str:
+    transcript = attempt.transcript if attempt is not None else None
     return one_line(transcript.doing, 80) if transcript is not None else ""
 
 
@@ -276,7 +276,7 @@ def _doing(loop: Loop) -> str:
             since = f"{max(quiet, 0):.0f}s"
             if quiet >= 30:
                 return f"no output for {since}"
-            return _said_last(loop) or f"output {since} ago"
+            return _said_last(attempt) or f"output {since} ago"
 
 
 def _gate_line(supervisor: Supervisor, at: Standing, now: datetime, usual: dict[str, float]) -> str:
@@ -495,8 +495,8 @@ def told(supervisor: Supervisor) -> Told:
                 token=attempt.mine.token if attempt else None,
                 why_idle=loop.why_idle,
                 trouble=loop.trouble,
-                doing=_said_last(loop),
-                usage=supervisor.idle.live.get(loop.slot.name),
+                doing=_said_last(attempt),
+                usage=supervisor.idle.live.get(loop.key),
                 waits_until=transcript.waits_until if transcript is not None else None,
             )
         )

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from swarm import adapter as adapters
 from swarm import environment, launch, plan, prompt, request, sandbox
@@ -91,19 +92,23 @@ def prepare(work: Workspace, order: Order) -> Ready:
     require_checks(config)
     crew, is_team = _crew(work, order)
     fallback = _fallback(work, order)
-    known = {one.name: one for one in (*crew, *([fallback] if fallback else []))}
-    agents = tuple(_found(work, order, adapter) for adapter in known.values())
-    for one in known.values():
-        refuse_limits_unheld(config, one)
+    known = {one.name: one for one in crew}
+    agents = [_found(work, order, adapter) for adapter in known.values()]
+    # What was typed for the agent that was asked for is not for the one that stands in.
+    plain = replace(order, model=None, command=())
+    if fallback is not None and fallback.name not in known:
+        agents.append(_found(work, plain, fallback))
+    for one in agents:
+        refuse_limits_unheld(config, one.adapter)
     seats = _seats(order, config, crew, is_team=is_team)
     _try_environment(work, len(seats))
     template = _read_template(work)
     drafts = _read_plan(work, order)
     return Ready(
         order=order,
-        agents=agents,
+        agents=tuple(agents),
         seats=seats,
-        fallback=_seat(order, fallback) if fallback else None,
+        fallback=_seat(plain, fallback) if fallback else None,
         drafts=drafts,
         template=template,
         unenforced=tuple(_unenforced(config)),
@@ -120,6 +125,7 @@ def prepare_one(work: Workspace, order: Order) -> Ready:
     refuse_unsupported(config)
     adapter = _find_adapter(work, order)
     agent = _found(work, order, adapter)
+    refuse_limits_unheld(config, adapter)
     _try_environment(work, 1)
     return Ready(
         order=order,
@@ -269,8 +275,7 @@ def rehearse(work: Workspace, order: Order, adapter: adapters.Adapter) -> launch
     Raises:
         UsageError: no such attempt can be started.
     """
-    is_named = order.fallback != adapter.name
-    if order.model is not None and "model" not in adapter.options and is_named:
+    if order.model is not None and "model" not in adapter.options:
         raise UsageError(
             f"agent {adapter.name} has no option model",
             hint="it has: " + (" ".join(sorted(adapter.options)) or "none"),

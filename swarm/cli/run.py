@@ -18,7 +18,6 @@ import msgspec
 from msgspec.structs import replace
 
 from swarm.adopt import bring_in
-from swarm.breaker import Breaker
 from swarm.cli.live import Follower, Screen, Signals, Stopped, screen, stopped_lines
 from swarm.cli.pipe import outlive_readers
 from swarm.cli.ready import Order, Ready, agent_lines, limits_line, notes, plan_lines, prepare
@@ -47,7 +46,7 @@ SLOW_CHECK = timedelta(seconds=2)  # from here on a pipe is told that a check ru
 
 @click.command(context_settings={"ignore_unknown_options": False})
 @click.option("-n", "slots", type=click.IntRange(1, 64), help="Agents at once.")
-@click.option("--agent", help="The adapter: claude, codex, command, scripted, or your own.")
+@click.option("--agent", help="The adapter: claude, codex, ...; swarm agents list has all.")
 @click.option("--agents", help="A mixed team: claude:3,codex:2.")
 @click.option("--fallback", help="For slots whose own agent is limited or not logged in.")
 @click.option("--max-cost", type=click.FloatRange(0, min_open=True), help="USD for the whole run.")
@@ -161,14 +160,12 @@ def launch(
         fallback=ready.fallback,
     )
     gate = Gate.of(work, runner)
-    limits = config.limits
-    breaker = Breaker(work.layout.limits, limits.backoff, limits.backoff_max)
     supervisor = Supervisor(
         setting,
         gate,
         ready.seats,
         keep_going=ready.order.keep_going or config.run.keep_going,
-        idle=Idle(breaker=breaker),
+        idle=Idle(breaker=work.breaker),
     )
     old = ledger.hub.tip(config.target)
     ended_before = {row.id for row in ledger.index.rows(ledger.view(), State.CANCELLED)}
@@ -371,6 +368,8 @@ def _cost(ledger: Ledger, name: str) -> str:
     said = f"{cost_text(record.spent_usd)} in {known} of {plural(record.attempts, 'attempt')}"
     if record.attempts_unknown:
         said += f"; {record.attempts_unknown} did not say"
+    if record.assumed_usd:
+        said += f", counted as ${record.assumed_usd:.2f}"
     if record.spent_tokens is not None:
         said += f"; {tokens_text(record.spent_tokens)} tokens"
     return f"{said}    swarm costs"

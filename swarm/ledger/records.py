@@ -213,6 +213,8 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     usage: Usage
     session: str | None = None  # the agent's own, by which it can be gone on with
     said: dict[str, float] = {}  # figures as the session said them last, from its own start
+    assumed_usd: float = 0.0  # what was reserved for it, when it did not say its cost
+    covers: int | None = None  # token of an attempt whose cost came with this one's
     at: datetime
 
 
@@ -376,7 +378,7 @@ class Run(Record, frozen=True, kw_only=True):
     why: str = ""  # why it ended
     exit_code: int | None = None  # of the command; None: it has not ended, or was killed
     limits: dict[str, float] = {}  # those of `[limits] run_*` that are set
-    reserved: dict[str, float] = {}  # task -> USD that its live attempt may cost
+    reserved: dict[str, float] = {}  # `<task>/<token>` of a live attempt -> USD that it may cost
     spent_usd: float | None = None  # None: no attempt said
     assumed_usd: float = 0.0  # attempts that did not say may have cost: what was reserved for each
     spent_tokens: int | None = None  # the same

@@ -93,7 +93,8 @@ def spent_in(run: Run, now: datetime) -> Spent:
 def find_exhausted(spent: Spent, caps: Caps) -> str | None:
     """The first limit that is reached, as `cost $6.02 of $6`; None: there is room."""
     if caps.cost_usd is not None and spent.cost_usd >= caps.cost_usd:
-        return f"cost ${spent.cost_usd:.2f} of ${caps.cost_usd:g}"
+        assumed = f", ${spent.assumed_usd:.2f} of it assumed" if spent.assumed_usd else ""
+        return f"cost ${spent.cost_usd:.2f} of ${caps.cost_usd:g}{assumed}"
     if caps.tokens is not None and spent.tokens >= caps.tokens:
         return f"tokens {spent.tokens} of {caps.tokens}"
     if caps.seconds is not None and spent.seconds >= caps.seconds:

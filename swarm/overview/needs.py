@@ -128,10 +128,11 @@ def _runs_in_trouble(moment: Moment, known: Standing, lives: dict[str, Live]) ->
             key = _key("login", run.run, name)
             why = f"{run.run}: {name} is not logged in"
             yield Need(kind="login", task=None, key=key, why=why, do=[hint])
-        if live is not None and live.stopped and not live.logins:
+        is_told = live is not None and live.logins and live.stopped.startswith("not logged in")
+        if live is not None and live.stopped and not is_told:
             key = _key("stopped", run.run, _digest(live.stopped))
             why = f"{run.run}: {live.stopped}"
-            yield Need(kind="stopped", task=None, key=key, why=why, do=[])
+            yield Need(kind="stopped", task=None, key=key, why=why, do=["swarm log --since 10m"])
     if moment.live_runs:
         return  # it takes dead runners' claims over by itself
     if (early := _ended_early(moment, known)) is not None:
