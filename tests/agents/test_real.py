@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,7 @@ from tests.world import until
 pytestmark = [pytest.mark.agents, pytest.mark.slow]
 
 Build = Callable[..., Bench]
+TEMPLATE = Path(__file__).resolve().parents[2] / "examples/repo-template"
 
 
 def work(kind: Kind, name: str) -> Json:
@@ -294,12 +296,18 @@ def test_confined_it_works_and_sees_no_more_than_its_slot(bench: Build, kind: Ki
 
 
 @need("claude", "codex")
-def test_a_mixed_team_does_all_tasks(bench: Build) -> None:
+def test_a_mixed_team_does_all_tasks_of_the_template(bench: Build) -> None:
     at = bench(kind_of("claude"), kind_of("codex"))
-    names = [f"part-{number}" for number in range(6)]
-    for name in names:
-        at.server.script(name, work(kind_of("claude"), name))
-        at.task(name)
+    folder = at.world.app / "tasks"
+    folder.mkdir(exist_ok=True)
+    names = []
+    for file in sorted((TEMPLATE / "tasks").glob("*.md")):
+        names.append(file.stem)
+        at.server.script(file.stem, work(kind_of("claude"), file.stem))
+        # Its 6 s are for the scripted agent.
+        text = file.read_text("utf-8").replace("timeout: 6s\n", "")
+        (folder / file.name).write_text(f"{text}\n[[PLAY {file.stem}]]\n", "utf-8")
+    assert len(names) == 15
     done = at.swarm("run", "--agents", "claude:2,codex:2")
     assert done.returncode == 0, done.stdout + at.said()
     assert at.left_over() == []
