@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test lint agents bench clean
+.PHONY: help demo test lint agents test-agents bench clean
 help:            ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -28,7 +28,11 @@ agents: $(STAMP) ## real agent programs for the tests, into a cache; those that 
 	@$(BIN)/python tests/agents/install.py --ci
 
 test: $(STAMP) lint agents  ## lint, types and the whole test-suite
-	@$(BIN)/python -m pytest -n auto -q
+	@$(BIN)/python -m pytest -n auto -q -m "not full"
+
+test-agents: $(STAMP) ## every real agent program that can be had here, at all its ends: minutes
+	@$(BIN)/python tests/agents/install.py --seconds 900
+	@$(BIN)/python -m pytest -n 2 -q tests/agents
 
 bench: $(STAMP)  ## ratios against rivals in the same run
 	@$(BIN)/python bench/claims.py

@@ -520,6 +520,10 @@ class Loop:
     # The agent
 
     def _start_agent(self, attempt: Attempt, view: View) -> None:
+        used_up = find_exhausted(spent_on(attempt.claimed.attempts), self.setting.bounds.task)
+        if used_up is not None:  # a limit was lowered: nothing is spent to find that out
+            self._end_with(attempt, Ending("over_budget", f"budget of the task: {used_up}"))
+            return
         session = budget.find_session(attempt.claimed.attempts)
         if attempt.is_fresh or session is None or not self._can_go_on(attempt, session):
             session = None

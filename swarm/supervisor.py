@@ -536,19 +536,22 @@ class Supervisor:
                 return True
         if self.idle.stuck is not None:
             return False
+        usable = {loop.role for loop in self.loops if self._is_usable(loop)}
+        if not usable:
+            return False
         # One view and one moment for both: a back-off that ends between two looks is seen by one.
         now = view.now.timestamp()
         if any(
             row.unmet == 0
             and row.retry_at is not None
             and row.retry_at > now
-            and row.role in ("", *(loop.role for loop in self.loops if self._is_usable(loop)))
+            and row.role in ("", *usable)
             for row in self.ledger.index.rows(view, State.OPEN)
         ):
             return True
         return any(
             find_claimable(self.ledger, view, role, self.setting.terms) is not None
-            for role in {loop.role for loop in self.loops if self._is_usable(loop)}
+            for role in usable
         )
 
     def _is_usable(self, loop: Loop) -> bool:

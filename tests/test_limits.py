@@ -802,3 +802,76 @@ def test_a_limited_member_of_a_team_does_not_hold_a_run_that_only_it_could_go_on
     supervisor.idle.breaker.refused("other", now + timedelta(days=5), now)
     code, why = run(supervisor)
     assert code is Exit.LIMITED and why.startswith("provider limit: other until ")
+
+
+# -- what was found by trying ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("amount", ["nan", "inf", "-1", "0", "much", "1e300"])
+def test_an_amount_that_is_none_is_refused_and_damages_nothing(
+    make: Callable[..., World], amount: str
+) -> None:
+    world = make()
+    world.add("One")
+    done = run_swarm(world.app, "run", f"--max-cost={amount}", "--", "/bin/true")
+    assert done.returncode == 2 and "is no amount of USD above 0" in done.stderr
+    assert world.ledger.view().runs() == []
+
+
+def test_A12_a_providers_no_is_no_attempt_that_a_task_counts(make: Callable[..., World]) -> None:
+    world = make("task_attempts = 2")
+    task = world.add("One")
+    idle = Idle()
+    for _ in range(3):
+        world.work_loop(world.loop("exit 75", slot="s1", idle=idle))
+        world.loops.pop().slot.close()
+    assert world.state(task) is State.OPEN
+    assert spent_on(attempts(world, task)).attempts == 0
+    assert len(attempts(world, task).charges) == 3
+
+
+def test_a_budget_that_is_used_up_before_starts_no_agent(make: Callable[..., World]) -> None:
+    world = make("strikes = 9")
+    task = world.add("One")
+    world.work_loop(world.loop(f"{use(0.6)}; exit 1"))
+    bounds = msgspec.structs.replace(world.bounds, task=Caps(cost_usd=0.5))
+    loop = world.loop(f"{use(0.6)}; exit 1", slot="s2", bounds=bounds)
+    world.work_loop(loop)
+    parked = world.ledger.view().parked(task)
+    assert parked is not None and parked.reason == "budget"
+    found = attempts(world, task)
+    assert len(found.charges) == 1 and len(found.strikes) == 1, "nothing was spent"
+
+
+def test_a_logged_out_agent_is_what_needs_a_person_after_the_run(
+    make: Callable[..., World],
+) -> None:
+    world = make()
+    world.add("One")
+    assert run(supervise(world, world.seat("exit 77")))[0] is Exit.LIMITED
+    (need,) = overview.status(world.work).needs_you
+    assert need.kind == "limited" and "not logged in: log in to command" in need.why
+
+
+@pytest.mark.parametrize("verb", [("approve", "one"), ("pause",), ("run", "--", "true"), ("pull",)])
+def test_a_persons_word_is_not_an_agents(make: Callable[..., World], verb: tuple[str, ...]) -> None:
+    world = make()
+    done = run_swarm(world.app, *verb, env={"SWARM_MARK": "r1-x.agent.secret"})
+    assert done.returncode == 2 and "is a person's word" in done.stderr
+    assert 'swarm ask "your question"' in done.stderr
+
+
+def test_who_gives_up_says_why(make: Callable[..., World]) -> None:
+    world = make()
+    world.add("One")
+    said = world.app / "said"
+    world.work_loop(world.loop(f'swarm release --reason " " > {said} 2>&1; echo $? >> {said}'))
+    assert "--reason says nothing" in said.read_text() and said.read_text().endswith("2\n")
+
+
+def test_a_run_of_a_program_that_may_not_say_its_cost_says_so(make: Callable[..., World]) -> None:
+    world = make()
+    (world.app / "tasks").mkdir()
+    (world.app / "tasks/one.md").write_text("# One\n")
+    done = run_swarm(world.app, "run", "--max-cost", "5", "--", "/bin/sh", "-c", WORK)
+    assert "its cost is what it writes into $SWARM_REPORT" in done.stdout

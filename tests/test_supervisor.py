@@ -19,11 +19,13 @@ import pytest
 from swarm import loop as loops
 from swarm import overview
 from swarm import supervisor as supervisors
+from swarm.breaker import Breaker
 from swarm.errors import Exit, GitFault, TargetRed
 from swarm.gate import Gate
 from swarm.ledger import records
 from swarm.ledger.clock import SystemClock
 from swarm.ledger.view import State
+from swarm.loop import Idle
 from swarm.overview.disk import folder_bytes
 from swarm.plumbing.hub import LEDGER
 from swarm.reconcile import rescue_leftovers
@@ -71,7 +73,9 @@ def supervise(world: World, script: str, slots: int = 2, **keys: Any) -> Supervi
         bounds=world.bounds,
         lease=world.config.claims.lease,
     )
-    return Supervisor(setting, gate, (seat,) * slots)
+    bounds = world.bounds
+    breaker = Breaker(world.layout.limits, bounds.backoff, bounds.backoff_max)
+    return Supervisor(setting, gate, (seat,) * slots, idle=Idle(breaker=breaker))
 
 
 def run(supervisor: Supervisor, limit: float = 60.0) -> End:

@@ -270,6 +270,11 @@ def release(task: str | None, reason: str, give_up: bool, as_json: bool) -> None
     with opened() as work:
         task = task and load_id(work.ledger, task)
         stand = hand.find_place(work, Path.cwd(), task)
+        if not reason.strip():
+            raise UsageError(
+                "--reason says nothing: the next attempt reads it",
+                hint='swarm release --reason "the fixture needs a database"',
+            )
         answer = hand.give_back(work, stand, one_line(reason), person(), give_up=give_up, task=task)
         if isinstance(answer, Fenced):
             _fenced(answer, as_json)

@@ -541,9 +541,25 @@ def limits_line(config: Config) -> str:
     return f"limits    {each} per attempt, {strikes} per task; cost: {cost}"
 
 
+def _not_held_for_sure(config: Config, ready: Ready) -> Iterator[str]:
+    """Limits of cost that hold only as far as a program of the user's own says what it costs."""
+    limits = config.limits
+    is_limited = limits.run_cost_usd is not None or limits.task_cost_usd is not None
+    if not is_limited or limits.cost_usd is not None:
+        return
+    for agent in ready.agents:
+        place = agent.adapter.output.cost_usd
+        if place is not None and place.in_ == "report" and agent.adapter.program is None:
+            yield (
+                f"{agent.adapter.name}: its cost is what it writes into $SWARM_REPORT; an attempt "
+                "that writes none costs nothing here, unless [limits] cost_usd reserves it"
+            )
+
+
 def notes(work: Workspace, ready: Ready, taken: Taken) -> list[str]:
     """What a person would want to have been told before: one line each."""
     found = [f"not enforced by this version: {key}" for key in ready.unenforced]
+    found += _not_held_for_sure(work.config, ready)
     found += uncommitted(work)
     for names, what in (
         (taken.waiting, "changed while being worked on; used from the next attempt on"),

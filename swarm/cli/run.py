@@ -7,6 +7,7 @@ a run, no process of it is left and its work is kept.
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 from collections.abc import Callable
@@ -40,8 +41,26 @@ from swarm.trailers import one_line
 from swarm.upstream import SyncQueued, has_all_as_known
 from swarm.workspace import Workspace, opened
 
+MAX_USD = 1e9
 DRAW_EVERY = timedelta(seconds=0.5)
 SLOW_CHECK = timedelta(seconds=2)  # from here on a pipe is told that a check runs
+
+
+class _Usd(click.ParamType[float]):
+    """An amount: a finite number above 0."""
+
+    name = "usd"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            amount = float(str(value))
+        except ValueError:
+            amount = math.nan
+        if not 0 < amount < MAX_USD:  # false of nan too
+            self.fail(f"{value!r} is no amount of USD above 0", param, ctx)
+        return amount
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
@@ -49,7 +68,7 @@ SLOW_CHECK = timedelta(seconds=2)  # from here on a pipe is told that a check ru
 @click.option("--agent", help="The adapter: claude, codex, ...; swarm agents list has all.")
 @click.option("--agents", help="A mixed team: claude:3,codex:2.")
 @click.option("--fallback", help="For slots whose own agent is limited or not logged in.")
-@click.option("--max-cost", type=click.FloatRange(0, min_open=True), help="USD for the whole run.")
+@click.option("--max-cost", type=_Usd(), help="USD for the whole run.")
 @click.option("--model", help="Passed on to the agent.")
 @click.option("--roles", help="What slots may take: build:3,review:1. Others take everything.")
 @click.option("--allow-red", is_flag=True, help="Start although the target's own checks fail.")

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from swarm import __version__
-from swarm.errors import SwarmError
+from swarm.errors import SwarmError, UsageError
 
 # verb -> (module below swarm.cli, function), in the order of the help page.
 VERBS: dict[str, tuple[str, str]] = {
@@ -56,6 +56,11 @@ VERBS: dict[str, tuple[str, str]] = {
 _ENDS_UNREAD = frozenset(
     {"status", "claims", "queue", "show", "costs", "log", "tail", "diff", "run"}
 )
+# Told an agent that types them by mistake; what holds an agent back for good is a sandbox.
+_FOR_PEOPLE = frozenset(
+    {"init", "uninit", "run", "gate", "approve", "reject", "pause", "resume"}
+    | {"pull", "push", "sync", "revert"}
+)
 _IN_HAND_SLOT = re.compile(r"/slots/h[0-9]+(?:/|$)")  # whose claims each command there renews
 
 
@@ -93,6 +98,11 @@ class Lazy(click.Group):
 def swarm(folder: str | None) -> None:
     """Run several coding agents on one repository; only work that passes your checks lands."""
     verb = click.get_current_context().invoked_subcommand
+    if verb in _FOR_PEOPLE and "SWARM_MARK" in os.environ:
+        raise UsageError(
+            f"swarm {verb} is a person's word, and this is an agent's attempt",
+            hint='swarm ask "your question"\nswarm release --reason "why"',
+        )
     if verb is not None and verb not in _ENDS_UNREAD:
         from swarm.cli.pipe import outlive_readers
 

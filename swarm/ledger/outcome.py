@@ -123,6 +123,12 @@ def conclude(
         retry_at=retry_at,
         last=last,
         sent_back=_sent_back(attempts, rule),
+        charges=[
+            replace(charge, is_free=True)
+            if charge.token == last.token and last.outcome in ("provider_limit", "not_logged_in")
+            else charge
+            for charge in attempts.charges
+        ],
     )
     reason, message = _bound(after, bounds, last)
     if reason is None:

@@ -214,6 +214,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     session: str | None = None  # the agent's own, by which it can be gone on with
     said: dict[str, float] = {}  # figures as the session said them last, from its own start
     assumed_usd: float = 0.0  # what was reserved for it, when it did not say its cost
+    is_free: bool = False  # it was its provider's no: it is no attempt that `task_attempts` counts
     covers: int | None = None  # token of an attempt whose cost came with this one's
     at: datetime
 

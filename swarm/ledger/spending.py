@@ -73,7 +73,7 @@ def spent_on(attempts: Attempts | None) -> Spent:
         sum(charge.usage.cost_usd or 0.0 for charge in charges),
         sum(charge.usage.tokens or 0 for charge in charges),
         sum(charge.seconds for charge in charges),
-        len(charges),
+        sum(not charge.is_free for charge in charges),
         sum(charge.usage.cost_usd is None for charge in charges),
     )
 

@@ -156,7 +156,9 @@ _EARLY = {int(Exit.BUDGET): "budget", int(Exit.LIMITED): "limited"}
 def _ended_early(moment: Moment, known: Standing) -> Need | None:
     """The last run could not go on although there is work: it needs money, or a log-in."""
     last = max(moment.all_runs, key=lambda run: run.started_at, default=None)
-    if last is None or last.exit_code not in _EARLY or not known.of("ready"):
+    if last is None or last.exit_code not in _EARLY:
+        return None
+    if not known.of("ready") and not known.of("waiting"):
         return None
     kind = _EARLY[last.exit_code]
     do = _run_again(moment, last.adapter)

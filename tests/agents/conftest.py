@@ -242,12 +242,20 @@ KINDS = (
 )
 
 
-def kinds(wanted: Callable[[Kind], object] = lambda kind: True) -> pytest.MarkDecorator:
-    """A test for each program of which this is so; those that are not here are skipped."""
+def kinds(
+    wanted: Callable[[Kind], object] = lambda kind: True, *, is_short: bool = False
+) -> pytest.MarkDecorator:
+    """A test for each program of which this is so; those that are not here are skipped.
+
+    Only short ones belong to `make test` for programs that take seconds to start: all others are
+    `make test-agents`.
+    """
     cases = []
     for kind in filter(wanted, KINDS):
         why = why_missing(kind.program)
         marks = [pytest.mark.skip(why)] if why else []
+        if not is_short and kind.adapter not in ("claude", "codex"):
+            marks.append(pytest.mark.full)
         cases.append(pytest.param(kind, id=kind.adapter, marks=marks))
     return pytest.mark.parametrize("kind", cases)
 

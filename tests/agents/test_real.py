@@ -22,7 +22,7 @@ from tests.agents.wire import Json
 from tests.test_sandbox import needs_bwrap
 from tests.world import until
 
-pytestmark = [pytest.mark.agents, pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.slow]
 
 Build = Callable[..., Bench]
 TEMPLATE = Path(__file__).resolve().parents[2] / "examples/repo-template"
@@ -38,7 +38,7 @@ def work(kind: Kind, name: str) -> Json:
 # -- all goes well --------------------------------------------------------------------------------
 
 
-@kinds()
+@kinds(is_short=True)
 def test_it_works_commits_and_lands_and_what_it_used_is_booked(bench: Build, kind: Kind) -> None:
     at = bench(kind)
     at.server.script("made", work(kind, "made"))
@@ -70,7 +70,7 @@ def test_it_works_commits_and_lands_and_what_it_used_is_booked(bench: Build, kin
 # -- the provider says no -------------------------------------------------------------------------
 
 
-@kinds()
+@kinds(is_short=True)
 def test_a_key_that_the_provider_refuses_ends_the_run_and_says_what_to_do(
     bench: Build, kind: Kind
 ) -> None:
@@ -261,7 +261,7 @@ def test_a_session_that_is_gone_costs_nothing(bench: Build, kind: Kind) -> None:
 # -- what it may ----------------------------------------------------------------------------------
 
 
-@kinds(lambda kind: kind.limited)
+@kinds(lambda kind: kind.limited, is_short=True)
 def test_with_limited_permission_it_still_works_and_commits(bench: Build, kind: Kind) -> None:
     at = bench(kind, run='permission = "limited"')
     # Tools want whole paths, blocks of text want none.
@@ -278,7 +278,7 @@ def test_with_limited_permission_it_still_works_and_commits(bench: Build, kind: 
 
 
 @needs_bwrap
-@kinds(lambda kind: kind.adapter in CI)
+@kinds(lambda kind: kind.adapter in CI, is_short=True)
 def test_confined_it_works_and_sees_no_more_than_its_slot(bench: Build, kind: Kind) -> None:
     at = bench(kind, run=f'sandbox = "bwrap"\nvisible = ["{CACHE}"]')
     secret = at.marks / "secret"
