@@ -22,7 +22,7 @@ from tests.agents.wire import Json
 from tests.test_sandbox import needs_bwrap
 from tests.world import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.slow]
+pytestmark = [pytest.mark.agents, pytest.mark.slow]
 
 Build = Callable[..., Bench]
 TEMPLATE = Path(__file__).resolve().parents[2] / "examples/repo-template"
